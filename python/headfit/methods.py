@@ -7,9 +7,8 @@ True
 """
 
 from headfit._fit.head import Head
-from headfit._fit.key_table import KeyTable
 from headfit._fit.learned import Learned
-from headfit._fit.max_margin import MaxMargin
+from headfit._fit.max_margin import KeyTable, MaxMargin
 from headfit._fit.method import Method
 from headfit._fit.mixed import Mixed
 from headfit._fit.problem import Problem

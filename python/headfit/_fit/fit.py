@@ -7,34 +7,35 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from headfit import bounds
-from headfit._attention.attention import attention_in
+from headfit._attention.attention import Attention, attention_in
 from headfit._attention.fitted_head import check_module, placed
 from headfit._attention.module import SelfAttention
 from headfit._base.arguments import as_count, as_flag, check_between, seed_from, shown, thread_count
-from headfit._base.calls import standard_arithmetic
+from headfit._base.arrays import round_to
+from headfit._base.calls import calls_until, standard_arithmetic
 from headfit._base.kernel import KernelLike, of_head
 from headfit._base.machine import require_memory
 from headfit._base.progress import show_rows, tqdm_class
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import Columns, MaskLike, Seed
 from headfit._cluster.cluster import Cluster
-from headfit._fit.attempt import judge, make_head, try_size
 from headfit._fit.ending import Ending, advice
 from headfit._fit.head import Head
-from headfit._fit.method import Method
+from headfit._fit.method import Method, Patience
 from headfit._fit.problem import Problem
 from headfit._fit.registry import as_method
 from headfit._fit.result import Fit, Search, Trial
-from headfit._target.append_dims import exempt_from
+from headfit._target.append_dims import appended, exempt_from, in_two_parts
+from headfit._target.certificate import Certificate
+from headfit._target.certify import certify
 from headfit._target.structure import heavy_notes
 from headfit._target.target import TargetLike, as_target
-from headfit.errors import CertificateError, InputError
-
-if TYPE_CHECKING:
-    from headfit.bounds import LowerBound
+from headfit.errors import CertificateError, InputError, NonFiniteError
 
 SEARCH_SECONDS = 60.0
 # A proved lower bound takes at most this many seconds of a search, and this share of its time.
@@ -240,7 +241,14 @@ def fit(
     is_small = method.seeks_smallest and head.dim <= PROVABLE and head.ended != "callback"
     if lower is None and not certificate.holds and is_small:
         lower = _bound(problem, min(1.0, max(0.1, (time.perf_counter() - start) / 4)))
-    stopped = _ending(head, certificate.holds, search, lower)
+    was_cut = search is not None and search.was_cut
+    stopped = head.ended
+    if certificate.holds:
+        stopped = "certified"
+    elif lower is not None and lower.dim > head.dim:
+        stopped = "infeasible"
+    elif search is not None and search.dim is None and was_cut:
+        stopped = "time limit"
     text = advice(
         stopped,
         head,
@@ -248,7 +256,7 @@ def fit(
         certificate,
         dtype,
         lower,
-        search is not None and search.was_cut,
+        was_cut,
         notes,
     )
     if strict and not certificate.holds:
@@ -284,30 +292,31 @@ def _search(method: Method, problem: Problem) -> tuple[Search, Head]:
     heads: dict[int, Head] = {}
 
     def attempt(dim: int, brief: bool = False) -> Trial:
-        trial, heads[dim] = try_size(method, problem, dim, brief)
-        for size in [s for s in heads if s > dim and trial.holds]:
+        """Run the method at one size, and judge what would be stored without a module."""
+        begin = time.perf_counter()
+        heads[dim] = head = make_head(method, problem, dim, "brief" if brief else "search")
+        used = problem.scale_for(dim)
+        q, k = head.stored(used, problem.dtype)
+        try:
+            with calls_until(problem.deadline):
+                attention = Attention(q, k, scale=used, mask=problem.target.mask)
+                c = judge(problem, attention, False, problem.deadline)
+            judged = (c.holds, c.leak, c.distortion)
+            reason: Ending = "certified" if c.holds else head.ended
+        except TimeoutError:
+            judged, reason = (False, math.inf, math.inf), "time limit"
+        for size in [s for s in heads if s > dim and judged[0]]:
             del heads[size]  # only the smallest head that holds is wanted
-        return trial
+        return Trial(dim, *judged, time.perf_counter() - begin, head.restarts, reason)
 
     search = method.search(problem, attempt)
     return search, heads[search.dim or search.trials[-1].dim]
 
 
-def _bound(problem: Problem, seconds: float) -> LowerBound:
+def _bound(problem: Problem, seconds: float) -> bounds.LowerBound:
     """Look for a proof about the exact logits of heads that meet the tolerances."""
     exact = problem.tolerances.before_rounding(problem.kernel)
     return bounds.lower(problem.target, tolerances=exact, time_limit=seconds)
-
-
-def _ending(head: Head, holds: bool, search: Search | None, lower: LowerBound | None) -> Ending:
-    """Return why a fit ended."""
-    if holds:
-        return "certified"
-    if lower is not None and lower.dim > head.dim:
-        return "infeasible"
-    if search is not None and search.dim is None and search.was_cut:
-        return "time limit"
-    return head.ended
 
 
 def _check_room(problem: Problem, size: int | None) -> None:
@@ -322,3 +331,74 @@ def _check_room(problem: Problem, size: int | None) -> None:
         n = problem.target.n
         copies = 8 * n * size * problem.working_dtype.itemsize
         require_memory(copies, f"a fit of {n} tokens with a head of size dim = {size}")
+
+
+def make_head(method: Method, problem: Problem, dim: int, patience: Patience = "full") -> Head:
+    """Run a method at one size. If it has no head at the time limit, return a head of zeros."""
+    try:
+        if problem.exempt.size:
+            return _with_exempt_columns(method, problem, dim, patience)
+        return _run(method, problem, dim, patience)
+    except TimeoutError:
+        return Head.of_zeros(problem.target.n, dim, "time limit")
+    except NonFiniteError as error:
+        if not problem.is_narrow:
+            raise
+        # Rounding gave infinity, and the steps after it made no number of that.
+        raise InputError(
+            f"Q and K do not fit {problem.dtype} at the scale {problem.scale_for(dim):.3g}: they "
+            "go beyond its largest number; try another scale or dtype, or a max_norm"
+        ) from error
+
+
+def _with_exempt_columns(method: Method, problem: Problem, dim: int, patience: Patience) -> Head:
+    """Return the method's head for the other columns, with a coordinate for each exempt one."""
+    scale, columns = problem.scale_for(dim), problem.exempt
+    limit = math.inf if problem.logit_limit is None else problem.logit_limit
+    head = _run(method, problem.without_exempt(dim), dim - problem.exempt_dims, patience)
+    q, k = appended(problem.target, head.Q, head.K, columns, problem.tolerances.leak, limit)
+    if problem.is_narrow:
+        q = in_two_parts(q, columns.size, lambda x: round_to(x / scale, problem.dtype) * scale)
+        k = np.hstack([k, k[:, -columns.size :]])
+    settings = {**head.settings, "exempt_columns": columns.tolist()}
+    settings["dim_used"] = settings.get("dim_used", head.dim) + problem.exempt_dims
+    # A proof for the pattern without the exempt columns is no proof for the whole pattern.
+    ended: Ending = "stalled" if head.ended == "infeasible" else head.ended
+    q, k = q.astype(problem.working_dtype), k.astype(problem.working_dtype)
+    return replace(head, Q=q, K=k, witnesses=None, settings=settings, ended=ended)
+
+
+def _run(method: Method, problem: Problem, dim: int, patience: Patience) -> Head:
+    """Return the method's head, padded to `dim` columns; raise an InputError if it is not valid."""
+    if problem.kernel.rounds_logits:  # by how much depends on the scale
+        problem = replace(problem, scale=problem.scale_for(dim))
+    head = method.head(problem, dim, patience)
+    if not isinstance(head, Head):
+        raise InputError(
+            f"method must return a Head; {method.name} returned a {type(head).__name__}"
+        )
+    n, shape = problem.target.n, np.shape(head.Q)
+    if np.shape(head.K) != shape or len(shape) != 2 or shape[0] != n or not 1 <= shape[1] <= dim:
+        raise InputError(
+            f"method must return Q and K of equal shape, {n} rows and 1 to {dim} columns; "
+            f"{method.name} returned shapes {shape} and {np.shape(head.K)}"
+        )
+    return head.padded(dim)
+
+
+def judge(
+    problem: Problem, attention: Attention, certificate_mass: bool, deadline: float = math.inf
+) -> Certificate:
+    """Certify an attention against the target, for the dtypes of the problem."""
+    certificate = certify(
+        problem.target,
+        attention,
+        tolerances=problem.tolerances,
+        kernel=problem.kernel,
+        certificate_mass=certificate_mass,
+        client=problem.cluster and problem.cluster.until(deadline),
+        num_threads=problem.threads,
+    )
+    if problem.watch is not None:
+        problem.watch(int(np.count_nonzero(certificate.row_status)))
+    return certificate

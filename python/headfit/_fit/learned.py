@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._base import arrays
@@ -18,13 +19,14 @@ from headfit._base.arguments import as_count, check_callable, effort_steps
 from headfit._base.arrays import FloatArray, as_contiguous, as_float_array
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
+from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head, tightened
 from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, set_options
-from headfit._fit.on_workers import shared_scans
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
 from headfit._fit.search import PROVED, TAKEN, galloping, tried
+from headfit._target.target import Target
 from headfit.errors import InputError
 
 # Steps before the first quench, unless a shorter hold has already found the keys. Where a quench
@@ -134,7 +136,7 @@ class Learned(Method):
     seeks_smallest = True
 
     def __post_init__(self) -> None:
-        check_effort(self.effort)
+        effort_steps(self.effort, EFFORTS)
         check_callable(self.callback, "callback")
         set_options(
             self,
@@ -160,12 +162,12 @@ class Learned(Method):
         size = min(dim, ample_dim(target.n, target.mean_per_row)) if is_free else dim
         of_search = SEARCH * math.sqrt(max(1.0, 512 / target.n))
         times = {"full": FULL, "search": of_search, "brief": BRIEF}
-        storage = None
+        first, storage = effort_steps(self.effort, EFFORTS), None
         if problem.is_narrow:
             storage = _core.Storage(problem.dtype, problem.scale_for(dim), self.max_norm or 0.0)
         while True:
-            steps = times[patience if size == dim else "search"] * check_effort(self.effort)
-            head = learned(self, problem, size, math.ceil(steps), storage)
+            steps = math.ceil(first * times[patience if size == dim else "search"])
+            head = learned(self, problem, size, steps, storage)
             if not head.rows_left or head.ended in ("callback", "time limit") or size == dim:
                 return head.padded(dim)
             size = min(dim, math.ceil(1.5 * size))
@@ -227,11 +229,6 @@ def likely_dim(n: int, k: float) -> int:
 def doublings(n: int) -> float:
     """Return how often 512 tokens are doubled to make n."""
     return math.log2(max(n, 2)) - 9
-
-
-def check_effort(effort: str | int) -> int:
-    """Return the steps before the first quench."""
-    return effort_steps(effort, EFFORTS)
 
 
 def _as_start(init: Any) -> Start:
@@ -305,7 +302,7 @@ def learned(
     The anneal of a start of `dim` columns or fewer takes `warm_steps`. If at most `polished_share`
     of the rows is left, they get exact queries for the keys.
     """
-    target, limit, steps = problem.target, problem.logit_limit, check_effort(method.effort)
+    target, limit, steps = problem.target, problem.logit_limit, effort_steps(method.effort, EFFORTS)
     require_memory(
         int(_core.memory_of_fit(target.n, target.mean_per_row, dim)),
         f"learning a head of size dim = {dim}",
@@ -357,3 +354,29 @@ def learned(
         ended=ENDED[report["status"]],
         steps=report["steps"],
     )
+
+
+def shared_scans(cluster: Cluster, target: Target) -> Callable[..., tuple[NDArray[Any], ...]]:
+    """Return a function that makes the scans of a fit on the workers, which hold the target.
+
+    Every scan sends them queries and keys, 8 n d bytes, and the hits of the last scan; it gets back
+    the candidate lists, about 4 n max(24, 4 k) bytes. Where lists are kept it sends these too.
+    """
+    held = hold(cluster, (target, cluster.threads))
+
+    def scan(tolerances: tuple[float, ...], request: dict[str, Any]) -> tuple[NDArray[Any], ...]:
+        n, dim = request["q"].shape
+        sent = hold(cluster, request)
+        slices = row_blocks(n, n * dim // request["column_step"], cluster.slots)
+        blocks = [(sent, tolerances, block) for block in slices]
+        parts = run_blocks(cluster, _scan_block, held, blocks, "scan")
+        return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+
+    return scan
+
+
+def _scan_block(held: tuple[Target, int], sent: tuple[Any, ...]) -> tuple[NDArray[Any], ...]:
+    # Dask replaces the future of the request by what it stands for.
+    (target, threads), (request, numbers, rows) = held, sent
+    tolerances, request = _core.Tolerances(*numbers), _core.ScanRequest(**request)
+    return _core.scan_rows(target.core, tolerances, request, rows.start, rows.stop, threads)

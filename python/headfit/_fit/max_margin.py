@@ -1,29 +1,31 @@
-"""The max-margin method: for given keys, the shortest query of every row."""
+"""The max-margin method: for a table of keys, the shortest query of every row."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from headfit._base.arguments import as_choice, shown
-from headfit._base.arrays import round_to
-from headfit._base.calls import calls_until
+from headfit import _core
+from headfit._base.arguments import as_choice, as_count, as_float_dtype, seed_from, shown
+from headfit._base.arrays import FloatArray, as_matrix, check_finite, round_to
+from headfit._base.calls import calls_until, standard_arithmetic
 from headfit._base.machine import require_memory
+from headfit._base.types import Seed
+from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
 from headfit._fit.ending import Ending
-from headfit._fit.head import Head, tightened
-from headfit._fit.key_table import KeyTable
+from headfit._fit.head import Head, tightened, with_narrow_queries
 from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, set_options
-from headfit._fit.narrow import with_narrow_queries
-from headfit._fit.on_workers import RowSolver, row_solver
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
 from headfit._fit.search import bisected
+from headfit._target.target import Target
 from headfit._target.witnesses import FaceWitness, FarkasWitness, Multiplier
 from headfit.errors import InputError
 
@@ -31,6 +33,123 @@ FORMS = ("tolerance", "equality")
 KEYS = ("random", "cyclic")
 # The part of the distortion's logarithm that is reserved for rounding queries to a narrow format.
 NARROW_RESERVE = 0.3
+# About how many scans of the logits a query takes: workers get blocks smaller by this factor.
+SCANS = 8
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KeyTable:
+    """Keys that stay as they are while queries are fitted to one pattern after another.
+
+    Parameters
+    ----------
+    keys : array_like, shape (n, d)
+        Copied, and read-only from then on.
+    kind : str, default "given"
+        Where the keys come from.
+
+    Attributes
+    ----------
+    keys : ndarray, shape (n, d)
+    kind : str
+    n, dim : int
+
+    Raises
+    ------
+    InputError
+        For keys that are no finite matrix with a column, or a kind that is no text.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> table = hf.methods.KeyTable.random(64, 24, rng=0)
+    >>> for seed in range(2):
+    ...     A = hf.patterns.random_regular(64, 2, rng=seed)
+    ...     print(hf.fit(A, method=hf.methods.MaxMargin(keys=table)).certificate.holds)
+    True
+    True
+    """
+
+    keys: FloatArray
+    _: KW_ONLY
+    kind: str = "given"
+
+    def __post_init__(self) -> None:
+        keys = np.array(as_matrix(self.keys, "keys"), order="C")
+        check_finite(keys, "keys")
+        if not isinstance(self.kind, str):
+            raise InputError(f"kind must be a text; got {shown(self.kind)}")
+        if keys.shape[1] == 0:
+            raise InputError(f"keys must have at least one column; got shape {keys.shape}")
+        keys.flags.writeable = False
+        object.__setattr__(self, "keys", keys)
+
+    @property
+    def n(self) -> int:
+        """The number of keys."""
+        return int(self.keys.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """The head size."""
+        return int(self.keys.shape[1])
+
+    def __repr__(self) -> str:
+        return f"KeyTable({self.kind}, n={self.n}, dim={self.dim}, {self.keys.dtype})"
+
+    @classmethod
+    @standard_arithmetic()
+    def random(cls, n: int, dim: int, *, rng: Seed = 0, dtype: Any = np.float32) -> KeyTable:
+        """Return random keys on the unit sphere.
+
+        Parameters
+        ----------
+        n, dim : int
+        rng : seed or Generator, default 0
+        dtype : float32 or float64
+
+        Notes
+        -----
+        Gaussian keys, normalised: on the sphere more supports are faces than with Gaussian
+        lengths. See `bounds.random_keys_dim` for the size at which almost every support is one.
+        """
+        _check_size(n, dim, dtype)
+        g = np.empty((int(n), int(dim)))
+        _core.fill_sketch(g, "gaussian", seed_from(rng), 1)
+        g /= np.linalg.norm(g, axis=1, keepdims=True)
+        return cls(g.astype(dtype), kind="random")
+
+    @classmethod
+    @standard_arithmetic()
+    def cyclic(cls, n: int, dim: int, *, dtype: Any = np.float64) -> KeyTable:
+        """Return points of the trigonometric moment curve, cos and sin of 2 pi f j / n.
+
+        Parameters
+        ----------
+        n, dim : int
+            An even `dim` uses the frequencies 1 ... dim / 2. Odd ones are refused.
+        dtype : float32 or float64
+
+        Notes
+        -----
+        The cyclic polytope with dim = 2 k is neighbourly: every k of its vertices span a
+        face, whatever n (Gale 1963), so dim = 2 k serves every pattern in exact arithmetic. Its
+        margins shrink like (k / n)**(2 k): the certificate tells whether a dtype suffices.
+        """
+        _check_size(n, dim, dtype)
+        if dim % 2:
+            raise InputError(f"cyclic keys need an even dim; got {dim}")
+        angles = 2 * math.pi * np.arange(n)[:, np.newaxis] / n
+        turns = angles * np.arange(1, dim // 2 + 1)
+        keys = np.concatenate([np.cos(turns), np.sin(turns)], axis=1)
+        return cls(keys.astype(dtype), kind="cyclic")
+
+
+def _check_size(n: int, dim: int, dtype: Any) -> None:
+    as_count(n, "n", 1, 2**31 - 1)
+    as_count(dim, "dim", 1)
+    as_float_dtype(dtype)
+    require_memory(20 * int(n) * int(dim), f"a table of n = {n} keys of size dim = {dim}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,3 +338,49 @@ def _joined(parts: list[Any]) -> tuple[Any, ...]:
     q, status, norms, proofs, scans = zip(*parts, strict=True)
     words = np.array(list(chain(*status)), dtype=object)
     return np.concatenate(q), words, np.concatenate(norms), list(chain(*proofs)), sum(scans)
+
+
+@dataclass(frozen=True, eq=False)
+class RowSolver:
+    """The shortest query of each row for keys in float64, or a proof that there is none."""
+
+    target: Target
+    keys: NDArray[np.float64]
+    threads: int
+    equality: bool
+    max_norm: float
+
+    def queries(self, rows: NDArray[np.int64], leak: float, distortion: float) -> Any:
+        """Return the shortest queries of some rows, or proofs."""
+        tolerances = _core.Tolerances(leak, distortion)
+        options = _core.MaxMarginOptions(equality=self.equality, max_norm=self.max_norm)
+        return _core.max_margin_queries(
+            self.target.core, self.keys, tolerances, options, self.threads, rows
+        )
+
+    def face_reports(self, rows: NDArray[np.int64]) -> Any:
+        """Say for some rows whether their keys are a face of the polytope of all keys."""
+        return _core.face_reports(self.target.core, self.keys, rows, self.threads)
+
+
+def row_solver(solver: RowSolver, cluster: Cluster | None) -> Callable[..., list[Any]]:
+    """Return a function that calls one of a solver's, by name, and returns a list of results.
+
+    Without a cluster there is one, of all rows. Otherwise the workers, which hold the solver, solve
+    blocks of rows, each of which is a problem of its own: rows of two blocks share no scan.
+    """
+    if cluster is None:
+        return lambda *call: [_solve_block(solver, call)]
+    held = hold(cluster, replace(solver, threads=cluster.threads))
+
+    def solve(name: str, rows: NDArray[np.int64], *more: float) -> list[Any]:
+        slices = row_blocks(rows.size, SCANS * solver.keys.size, cluster.slots)
+        blocks = [(name, rows[block], *more) for block in slices]
+        return run_blocks(cluster, _solve_block, held, blocks, "max-margin queries")
+
+    return solve
+
+
+def _solve_block(solver: RowSolver, call: tuple[Any, ...]) -> Any:
+    name, *arguments = call
+    return getattr(solver, name)(*arguments)

@@ -15,12 +15,10 @@ from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._filter.demand import Demand
 from headfit._filter.design import design
-from headfit._filter.layouts import Shape
 from headfit._filter.remainder import Parts
-from headfit._fit.head import Head
+from headfit._fit.head import FIRST_RESERVE, Head, narrowed, reserved
 from headfit._fit.learned import Learned, learned, likely_dim, norm_limit
 from headfit._fit.method import Attempt, Method, Patience, set_options
-from headfit._fit.narrow import FIRST_RESERVE, narrowed, reserved
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
 from headfit._fit.search import bisected
@@ -138,7 +136,7 @@ class Mixed(Method):
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Start at a size that filters of this width need, double until one certifies, bisect."""
         parts = problem.parts
-        likely = likely_filter_dim(Shape.of(parts.stencil)) + dims_beside(parts)
+        likely = likely_filter_dim(parts.stencil) + dims_beside(parts)
         return bisected(problem, attempt, likely, 2)
 
     def advice(self, head: Head) -> str | None:
@@ -159,7 +157,7 @@ class Mixed(Method):
     def _filter_dim(self, parts: Parts, dim: int) -> int:
         if self.filter_dim is not None:
             return self.filter_dim
-        roomy = math.ceil(ROOMY * likely_filter_dim(Shape.of(parts.stencil)) / 2)
+        roomy = math.ceil(ROOMY * likely_filter_dim(parts.stencil) / 2)
         return 2 * min(roomy, max(1, (dim - dims_beside(parts)) // 2))
 
     def _filter(

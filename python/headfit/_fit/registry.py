@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from headfit._base.arguments import shown
-from headfit._filter.layouts import Shape
 from headfit._fit.head import Head
 from headfit._fit.learned import Learned, likely_dim
 from headfit._fit.max_margin import MaxMargin
@@ -115,7 +114,7 @@ class Auto(Learned):
     def _is_roomy_filter(self, problem: Problem, dim: int) -> bool:
         """Whether a narrow filter, such as a window, is likely to fit with room to spare."""
         with suppress(InputError):
-            wanted = ROOMY * likely_filter_dim(Shape.of(problem.stencil))
+            wanted = ROOMY * likely_filter_dim(problem.stencil)
             return not self._has_options and problem.stencil.per_row > 1 and dim >= wanted
         return False
 
@@ -126,7 +125,7 @@ class Auto(Learned):
             return False
         with suppress(InputError):
             parts = problem.parts
-            wanted = likely_filter_dim(Shape.of(parts.stencil)) + dims_beside(parts)
+            wanted = likely_filter_dim(parts.stencil) + dims_beside(parts)
             is_near = parts.per_row <= BESIDE * parts.stencil.per_row
             return is_near and (is_wide or dim >= wanted)
         return False

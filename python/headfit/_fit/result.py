@@ -19,8 +19,7 @@ from headfit._base.masks import allowed_places
 from headfit._base.tolerances import Tolerances
 from headfit._build import VERSION
 from headfit._fit.ending import Ending, Obstacle
-from headfit._fit.file_formats import write_head
-from headfit._fit.records import coded
+from headfit._fit.file_formats import coded, write_head
 from headfit._target.certificate import Certificate, Status
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 
@@ -44,7 +43,7 @@ class Trial:
 
     `leak` and `distortion` are what the certificate proved. `restarts` counts how often the
     method started over. `reason` says why the attempt ended, in the words of `Fit.stopped`; None
-    in old files, for a size that did not certify.
+    in old files.
     """
 
     dim: int
@@ -54,10 +53,6 @@ class Trial:
     seconds: float
     restarts: int = 0
     reason: Ending | None = None
-
-    def __post_init__(self) -> None:
-        if self.holds and self.reason is None:
-            object.__setattr__(self, "reason", "certified")
 
 
 def _outcome(trial: Trial) -> str:

@@ -6,7 +6,9 @@ import dataclasses
 import json
 import math
 import os
-from typing import Any
+from fractions import Fraction
+from types import NoneType, UnionType
+from typing import IO, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,19 +16,44 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._attention.module import SelfAttention
-from headfit._base.arrays import HEAD_DTYPES
+from headfit._base.arrays import HEAD_DTYPES, NARROW, narrow_dtype
+from headfit._base.files import load_arrays, opened, read_file
 from headfit._base.kernel import as_kernel
+from headfit._base.machine import require_memory
 from headfit._base.masks import frozen_mask
 from headfit._base.tolerances import Tolerances
-from headfit._fit.file_formats import read_head
-from headfit._fit.records import record
+from headfit._fit.file_formats import METADATA, Arrays, safetensors_package, suffix_of
 from headfit._fit.result import FORMAT, Fit
-from headfit._lower.lower import LowerBound
+from headfit._lower.lower import SAVED, LowerBound
 from headfit._target.certificate import Certificate
+from headfit._target.witnesses import FaceWitness, FarkasWitness
 from headfit.errors import InputError
 
+# The dtypes of safetensors files.
+_DTYPES = {
+    "BOOL": "?",
+    "I8": "<i1",
+    "I32": "<i4",
+    "I64": "<i8",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F32": "<f4",
+    "F64": "<f8",
+}
 
-def _mask_from(about: Any, arrays: dict[str, NDArray[Any]], n: int) -> Any:
+Record = TypeVar("Record")
+
+# The records whose class stands in the file, since annotations name several or a protocol: as what
+# it "is", or as the "kind" of a witness of a row.
+_NAMED: dict[str, Any] = {
+    **{kind.__name__: kind for kind in (*SAVED, Tolerances)},
+    **{kind.kind: kind for kind in (FarkasWitness, FaceWitness)},
+}
+
+
+def _mask_from(about: Any, arrays: Arrays, n: int) -> Any:
     if about == "dense":
         return arrays["mask_dense"]
     if about == "sparse":
@@ -84,9 +111,7 @@ def read_fit(path: str | os.PathLike[str], name: str) -> Fit:
         raise InputError(f"{name}: {path} is no saved fit: {kind}{error}") from error
 
 
-def _certificate_from(
-    about: dict[str, Any], arrays: dict[str, NDArray[Any]], mask: Any, n: int
-) -> Certificate:
+def _certificate_from(about: dict[str, Any], arrays: Arrays, mask: Any, n: int) -> Certificate:
     """Return a certificate; an infinite bound on the logits means none."""
     rows = {name: x for name, x in arrays.items() if name.startswith("certificate_")}
     known = about | {name.removeprefix("certificate_"): x for name, x in rows.items()}
@@ -122,7 +147,7 @@ def _bound_from(saved: Any, tolerances: Tolerances, mask: Any) -> Any:
     return dataclasses.replace(bound, witness=next(proofs, None))
 
 
-def _fit_from(arrays: dict[str, NDArray[Any]], text: str | None) -> Fit:
+def _fit_from(arrays: Arrays, text: str | None) -> Fit:
     """Return the fit of a file's content."""
     if text is None:
         raise InputError(f"it holds {', '.join(arrays) or 'nothing'}")
@@ -169,3 +194,82 @@ def _fit_from(arrays: dict[str, NDArray[Any]], text: str | None) -> Fit:
             "lower_bound": _bound_from(about["lower_bound"], certificate.tolerances, mask),
         },
     )
+
+
+def read_head(path: Any, name: str) -> tuple[Arrays, str | None]:
+    """Read arrays and text from a file that is the argument `name`, by its suffix."""
+    otherwise = "is no saved fit"
+    with opened(path, name, otherwise):
+        # The file is opened first: the error for a missing file precedes that for a wrong suffix.
+        suffix = suffix_of(path, name)
+    if suffix == ".npz":
+        arrays = load_arrays(path, "saved fit", name)
+        about = arrays.pop("about", None)
+        return arrays, None if about is None else str(about)
+    package = safetensors_package()
+
+    def read(file: IO[bytes]) -> tuple[Arrays, str | None]:
+        require_memory(2 * os.fstat(file.fileno()).st_size, f"{name}: {path}")
+        raw = file.read()
+        tensors = {key: _array(tensor) for key, tensor in package.deserialize(raw)}
+        header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+        return tensors, (header.get("__metadata__") or {}).get(METADATA)
+
+    return read_file(read, path, name, otherwise)
+
+
+def _array(tensor: dict[str, Any]) -> NDArray[Any]:
+    """Return one tensor as an array in the dtype that a fit holds it in."""
+    name = _DTYPES[tensor["dtype"]]
+    dtype = narrow_dtype(name) if name in NARROW else np.dtype(name)
+    stored = np.frombuffer(tensor["data"], dtype=dtype).reshape(tensor["shape"])
+    return stored.astype(np.float32 if name in NARROW else dtype.newbyteorder("="))
+
+
+def record(kind: type[Record], values: dict[str, Any], rows: int | None = None) -> Record:
+    """Return a dataclass of these values from a file, which must be as its annotations say.
+
+    A ValueError names the field that is not. Arrays must have one number for each of `rows`, if
+    that is given. Fields that have a default may be missing.
+    """
+    hints = get_type_hints(kind)
+    return kind(**{name: _decoded(hints[name], x, name, rows) for name, x in values.items()})
+
+
+def _decoded(kind: Any, value: Any, name: str, rows: int | None) -> Any:
+    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if value is None and NoneType in options:
+        return None
+    kind, origin, parts = options[0], get_origin(options[0]), get_args(options[0])
+    if origin is not dict and isinstance(value, dict):
+        for word in ("is", "kind"):
+            if value.get(word) in _NAMED:
+                known = {key: x for key, x in value.items() if key != word}
+                return record(_NAMED[value[word]], known, rows)
+        if dataclasses.is_dataclass(kind):
+            return record(kind, value, rows)  # type: ignore[arg-type]
+        if kind is Fraction:
+            return Fraction(*value["/"])
+    if origin is tuple and isinstance(value, (list, tuple)):
+        kinds = parts[:1] * len(value) if parts[-1] is ... else parts
+        if len(kinds) == len(value):
+            return tuple(_decoded(k, x, name, rows) for k, x in zip(kinds, value, strict=True))
+    if not _is(value, kind, rows):
+        raise ValueError(f"{name} must be {getattr(kind, '__name__', kind)}; got {value!r:.80}")
+    return value
+
+
+def _is(value: Any, kind: Any, rows: int | None) -> bool:
+    """Whether a value is of an annotated type that needs no conversion."""
+    origin = get_origin(kind)
+    if origin is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if origin is np.ndarray:
+        is_array = isinstance(value, np.ndarray) and value.dtype.kind in "fiub"
+        return is_array and (rows is None or value.shape == (rows,))
+    if kind is float:
+        return type(value) in (int, float)
+    if kind in (int, str, bool):
+        return type(value) is kind
+    kind = origin or kind
+    return not isinstance(kind, type) or kind is Any or isinstance(value, kind)

@@ -21,9 +21,8 @@ from headfit._filter.layouts import Shape
 from headfit._filter.linear_program import Solved, solve
 from headfit._filter.stencil import Stencil, whole_target
 from headfit._fit.ending import Ending
-from headfit._fit.head import Head, tightened
+from headfit._fit.head import Head, tightened, with_narrow_queries
 from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, set_options
-from headfit._fit.narrow import with_narrow_queries
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
 from headfit._fit.search import bisected
@@ -154,7 +153,7 @@ class Toeplitz(Method):
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Start at a size that windows of this width need, double until one certifies, bisect."""
-        likely = likely_filter_dim(Shape.of(problem.stencil))
+        likely = likely_filter_dim(problem.stencil)
         if self.frequencies is not None:
             likely = 2 * self.frequencies.size
         return bisected(problem, attempt, likely, 2)
@@ -207,8 +206,9 @@ class Toeplitz(Method):
         return min(bound, ROUNDING * min(1.0, spread) / unit)
 
 
-def likely_filter_dim(shape: Shape) -> int:
+def likely_filter_dim(stencil: Stencil) -> int:
     """Return a size at which a filter is likely to be found, for the default tolerances."""
+    shape = Shape.of(stencil)
     octaves = math.log2(max(2.0, shape.reach / shape.width))
     return 2 * round((3.5 * math.sqrt(shape.width) + 1.2 * octaves) / 2)
 

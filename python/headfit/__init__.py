@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from threading import RLock
 from typing import Any
 
-from headfit._base.display import before_pictures
+from headfit._base.display import Pictured
 
 # Where each public name stands. Modules are imported when one of their names is first used, as
 # SPEC 1 of Scientific Python describes: `import headfit` and the command line start at once.
@@ -40,7 +40,7 @@ if hasattr(os, "register_at_fork"):
 __all__ = sorted(_HOMES.keys() - {"torch"})
 
 # Results in a notebook are drawn by `plot`, which registers what it draws.
-before_pictures(lambda: import_module("headfit.plot"))
+Pictured.load_pictures = staticmethod(lambda: import_module("headfit.plot"))
 
 
 def __getattr__(name: str) -> Any:

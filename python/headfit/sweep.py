@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from headfit._base.arguments import as_count, as_flag, shown, thread_count
+from headfit._base.calls import count_step, tqdm_class
 from headfit._base.files import as_path
-from headfit._base.progress import count_step, tqdm_class
 from headfit._sweep.executors import executor_of
 from headfit._sweep.table import Sweep, Table, load, open_tasks
 from headfit._sweep.work import Function, Record, Work, compute, tasks_of

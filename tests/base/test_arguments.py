@@ -17,7 +17,15 @@ import scipy.sparse as sp
 import headfit as hf
 from headfit._base import arguments
 from headfit._base.arguments import as_count, check_between
-from headfit._base.arrays import BFLOAT16, as_array, as_contiguous, as_items, as_matrix, as_stack
+from headfit._base.arrays import (
+    BFLOAT16,
+    as_array,
+    as_contiguous,
+    as_float_dtype,
+    as_items,
+    as_matrix,
+    as_stack,
+)
 from headfit.errors import InputError
 
 
@@ -120,13 +128,13 @@ def test_seeds() -> None:
 
 @pytest.mark.parametrize("dtype", ["f4", "float32", np.float32, np.dtype("f8"), float])
 def test_dtypes(dtype: Any) -> None:
-    assert arguments.as_float_dtype(dtype) in (np.float32, np.float64)
+    assert as_float_dtype(dtype) in (np.float32, np.float64)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "bfloat16", int, None, 5, NoText(), "no such"])
 def test_no_dtypes(dtype: Any) -> None:
-    with pytest.raises(InputError, match="dtype must be float32 or float64; got"):
-        arguments.as_float_dtype(dtype)
+    with pytest.raises(InputError, match=r"dtype must be one of \('float32', 'float64'\); got"):
+        as_float_dtype(dtype)
 
 
 def test_no_arrays() -> None:

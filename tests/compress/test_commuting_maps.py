@@ -313,7 +313,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "two": ({"commute": "rope-half"}, "commute must be True where passages have rotary"),
     "frequencies": (
         {"position": None, "commute": ("rope", [1.0])},
-        "the frequencies of rope must be 4 finite numbers",
+        "the frequencies of rope must be one for each of the 4 pairs",
     ),
 }
 

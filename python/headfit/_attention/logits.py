@@ -18,6 +18,7 @@ from headfit._base.arrays import (
     as_array,
     as_contiguous,
     as_float_array,
+    as_indices,
     as_items,
     as_stack,
     as_stored_array,
@@ -104,6 +105,8 @@ class LogitOptions:
         attributes of an `Attention` always show what the core computes with.
         """
         mask, lengths, keys, sinks = self.mask, self.key_lengths, self.key_mask, self.sinks
+        if sinks is not None:
+            sinks = _read_only_copy(as_float_array(sinks, "sinks", ndim=0).astype(np.float64))
         if mask is not None and not isinstance(mask, (str, tuple)):
             mask = frozen_mask(mask) if is_sparse(mask) else as_allowed(mask)
         return replace(
@@ -111,7 +114,7 @@ class LogitOptions:
             mask=mask,
             key_lengths=None if lengths is None else np.array(as_array(lengths, "key_lengths")),
             key_mask=None if keys is None else _read_only_copy(as_key_mask(keys)),
-            sinks=None if sinks is None else _read_only_copy(as_sinks(sinks)),
+            sinks=sinks,
         )
 
     def equals(
@@ -132,8 +135,6 @@ def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.
     q, q_stack = _readable(as_stored_array(Q, "Q"))
     k, k_stack = _readable(as_stored_array(K, "K"))
     dtype, dim = computed_in(q, k), q.shape[-1]
-    if dim != k.shape[-1]:
-        raise InputError(f"Q and K must have the same head size; got {dim} and {k.shape[-1]}")
     if max(q.shape[-2], k.shape[-2]) >= 2**31:
         raise InputError("Q and K must have fewer than 2**31 rows")
     softcap = 0.0
@@ -145,7 +146,7 @@ def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.
         raise InputError("bias and the position alibi exclude each other: alibi is a bias")
     sinks = options.sinks
     if sinks is not None:
-        sinks = np.ascontiguousarray(by_heads(sinks, lead, (), "sinks"))
+        sinks = np.ascontiguousarray(by_heads(sinks, lead, (), "sinks"), np.float64)
     core_options = _core.LogitOptions(
         group=_group(lead, k.shape[:-2]),
         scale=check_scale(options.scale, dim),
@@ -185,30 +186,11 @@ def row_numbers(rows: Rows, n: int) -> NDArray[np.int64] | None:
     if rows is None:
         return None
     try:
-        numbers = np.arange(n)[rows] if isinstance(rows, slice) else as_array(rows, "rows")
+        numbers = np.arange(n)[rows] if isinstance(rows, slice) else rows
     except (TypeError, ValueError) as error:
         raise InputError(f"rows must be a slice of integers; got {shown(rows)}") from error
-    numbers = np.atleast_1d(numbers)
-    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
-        raise InputError(
-            "rows must be a slice or a sequence of integers; "
-            f"got shape {numbers.shape} of dtype {numbers.dtype}"
-        )
-    out_of_range = (numbers < -n) | (numbers >= n)
-    if out_of_range.any():
-        raise InputError(f"rows must lie in {-n} ... {n - 1}; got {numbers[out_of_range][0]}")
-    return np.ascontiguousarray(np.where(numbers < 0, numbers + n, numbers), dtype=np.int64)
-
-
-def as_sinks(sinks: Any) -> NDArray[np.float64]:
-    """Return sinks as float64 numbers that are finite, or -inf for none."""
-    array = np.asarray(as_float_array(sinks, "sinks", ndim=0), np.float64)
-    bad = ~(np.isfinite(array) | (array == -np.inf))
-    if bad.any():
-        place = tuple(int(i) for i in np.argwhere(bad)[0])
-        where = f" at {place}" if place else ""
-        raise InputError(f"sinks must be finite, or -inf for none; got {array[place]}{where}")
-    return array
+    indices = as_indices(numbers, "rows", -n, n)
+    return np.where(indices < 0, indices + n, indices)
 
 
 def _group(q_lead: tuple[int, ...], k_lead: tuple[int, ...]) -> int:

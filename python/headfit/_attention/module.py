@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._attention.logits import check_scale
-from headfit._base.arguments import as_count, as_float_dtype, as_generator
+from headfit._base.arguments import as_count, as_generator
 from headfit._base.arrays import (
     FloatArray,
+    as_float_dtype,
     as_matrix,
     as_stack,
     as_stored_matrix,

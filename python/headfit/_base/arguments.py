@@ -150,14 +150,3 @@ def check_callable(value: Any, name: str) -> None:
     """Raise an InputError unless `value` is None or callable."""
     if value is not None and not callable(value):
         raise InputError(f"{name} must be callable or None; got {shown(value)}")
-
-
-def as_float_dtype(dtype: Any, name: str = "dtype") -> np.dtype[Any]:
-    """Return float32 or float64, given as a dtype or its name."""
-    try:
-        found: np.dtype[Any] | None = np.dtype(dtype) if dtype is not None else None
-    except Exception:
-        found = None
-    if found is None or found not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise InputError(f"{name} must be float32 or float64; got {shown(dtype)}")
-    return found

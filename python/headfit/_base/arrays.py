@@ -231,23 +231,20 @@ def check_finite(array: NDArray[Any], name: str) -> None:
 
 def as_shares(values: Any, name: str) -> NDArray[np.float64]:
     """Return shares as a vector, or raise an InputError."""
-    shares = np.atleast_1d(as_array(values, name))
-    if shares.ndim != 1:
-        raise InputError(f"{name} must be numbers in (0, 1]; got shape {shares.shape}")
-    return np.array([as_share(s, name) for s in shares], dtype=np.float64)
+    return np.array([as_share(s, name) for s in np.atleast_1d(as_array(values, name))])
 
 
-def as_columns(columns: Any, n: int, name: str = "columns") -> NDArray[np.int64]:
-    """Return sorted column numbers, or raise an InputError that names one out of range."""
-    array = np.atleast_1d(as_array(columns, name))
+def as_indices(values: Any, name: str, least: int, stop: int) -> NDArray[np.int64]:
+    """Return a vector of integers, or raise an InputError that names one out of range."""
+    array = np.atleast_1d(as_array(values, name))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InputError(
             f"{name} must be a sequence of integers; got shape {array.shape} of {array.dtype}"
         )
-    outside = (array < 0) | (array >= n)
+    outside = (array < least) | (array >= stop)
     if outside.any():
-        raise InputError(f"{name} must lie in 0 ... {n - 1}; got {array[outside][0]}")
-    return np.unique(array).astype(np.int64)
+        raise InputError(f"{name} must lie in {least} ... {stop - 1}; got {array[outside][0]}")
+    return array.astype(np.int64)
 
 
 def as_exempt(columns: Any, n: int) -> NDArray[np.int64] | None:
@@ -256,7 +253,8 @@ def as_exempt(columns: Any, n: int) -> NDArray[np.int64] | None:
     What "auto" stands for is chosen by each function that takes it.
     """
     if not isinstance(columns, str):
-        return as_columns(() if columns is None else columns, n, "exempt_columns")
+        numbers = () if columns is None else columns
+        return np.unique(as_indices(numbers, "exempt_columns", 0, n))
     if columns != "auto":
         raise InputError(
             'exempt_columns must be "auto", a sequence of column numbers or None; '
@@ -267,17 +265,18 @@ def as_exempt(columns: Any, n: int) -> NDArray[np.int64] | None:
 
 def check_dtype(dtype: Any, allowed: Sequence[str] = DTYPES) -> str:
     """Return the name of a dtype that arrays are stored in, or raise an InputError."""
-    name = _name(dtype)
+    try:
+        name = str(dtype) if dtype in allowed or dtype is None else np.dtype(dtype).name
+    except Exception:
+        name = ""
     if name not in allowed:
         raise InputError(f"dtype must be one of {tuple(allowed)}; got {shown(dtype)}")
     return name
 
 
-def _name(dtype: Any) -> str:
-    """Return the name of a dtype given as a string or as a dtype or scalar type of NumPy."""
-    if isinstance(dtype, type) and issubclass(dtype, np.generic):
-        return dtype.__name__
-    return str(dtype) if isinstance(dtype, (str, np.dtype)) else ""
+def as_float_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return float32 or float64 from a dtype or its name."""
+    return np.dtype(check_dtype(dtype, ("float32", "float64")))
 
 
 def array_dtype(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What surrounds calls of the core and of libraries: arithmetic, a deadline, Ctrl-C."""
+"""What surrounds long calls: standard arithmetic, a deadline, Ctrl-C, a progress bar of tqdm."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, TypeVar
 
 from headfit import _core
+from headfit.errors import InputError
 
 Result = TypeVar("Result")
 
@@ -76,3 +78,23 @@ def short_blocks(count: int, operations_each: float) -> Iterator[slice]:
     step = max(16, int(AT_ONCE / max(1.0, operations_each)))
     for first in range(0, count, step):
         yield slice(first, min(first + step, count))
+
+
+def tqdm_class() -> Any:
+    """Return the class of tqdm's bars, or raise an InputError where the package is missing."""
+    try:
+        return import_module("tqdm.auto").tqdm
+    except ImportError as error:
+        raise InputError("progress=True needs tqdm: pip install 'headfit[progress]'") from error
+
+
+def count_step(bar: Any, line: str) -> None:
+    """Count one step on a bar; `line` says what it is."""
+    bar.set_description(line, refresh=False)
+    bar.update()
+
+
+def show_rows(bar: Any, left: int, **figures: Any) -> None:
+    """Show on a bar of rows how many are left, and figures beside it."""
+    bar.set_postfix(**figures, refresh=left == 0)
+    bar.update(bar.total - left - bar.n)

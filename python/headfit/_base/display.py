@@ -14,20 +14,6 @@ from functools import singledispatch
 from importlib import import_module
 from typing import Any
 
-_loads: list[Callable[[], Any]] = []
-
-
-def before_pictures(load: Callable[[], Any]) -> None:
-    """Have a module that registers pictures loaded before the first one is drawn."""
-    _loads.append(load)
-
-
-def picture(result: Any) -> str:
-    """Return a picture of a result as HTML, or an empty text where there is none."""
-    while _loads:
-        _loads.pop()()
-    return drawn(result)
-
 
 @singledispatch
 def drawn(result: Any) -> str:
@@ -38,8 +24,12 @@ def drawn(result: Any) -> str:
 class Pictured:
     """A result that notebooks show as its text, perhaps with a picture."""
 
+    load_pictures: Callable[[], Any] = staticmethod(lambda: None)
+    """Imports `headfit.plot`, which registers pictures: the package sets it, which is above."""
+
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>{picture(self)}"
+        Pictured.load_pictures()
+        return f"<pre>{html.escape(str(self))}</pre>{drawn(self)}"
 
 
 class Shown(Pictured):

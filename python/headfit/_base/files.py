@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import stat
@@ -46,13 +45,7 @@ def file_error(name: str, path: str, problem: str, error: OSError) -> FileError:
 def opened(path: Any, name: str, otherwise: str) -> Iterator[IO[bytes]]:
     """Open an ordinary file for reading; raise a FileError at once for anything else.
 
-    Parameters
-    ----------
-    path : str or path
-    name : str
-        The name of the argument, for error messages.
-    otherwise : str
-        What the error message says about a path that is not such a file: "is no saved fit".
+    The message names the argument and says what such a path is not: `otherwise`, "is no saved fit".
     """
     text = as_path(path, name)
     try:
@@ -77,8 +70,8 @@ def opened(path: Any, name: str, otherwise: str) -> Iterator[IO[bytes]]:
 def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "path") -> None:
     """Call ``write(file)`` on a new file beside `path`, then rename it to `path`.
 
-    The permissions of the file that is replaced stay, and its owner where the system allows it. A
-    link stays a link, and the file that it names is replaced.
+    The permissions of the file that is replaced stay. A link stays a link, and the file that it
+    names is replaced.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -95,9 +88,6 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "pat
                 file.flush()
                 os.fsync(file.fileno())
             if old is not None:
-                for owner in ((-1, old.st_gid), (old.st_uid, -1)):
-                    with contextlib.suppress(OSError):  # only root may give files away
-                        os.chown(temporary, *owner)
                 temporary.chmod(stat.S_IMODE(old.st_mode))
             os.replace(temporary, target)
         except BaseException:
@@ -119,16 +109,20 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
     return path
 
 
-def read_archive(stream: IO[bytes]) -> dict[str, NDArray[Any]]:
-    """Read all arrays of an .npz file, once there is memory for the sizes that it claims."""
-    arrays = {}
+def check_archive(stream: IO[bytes]) -> None:
+    """Raise a TooLargeError where the arrays that an .npz file claims to hold exceed the memory."""
     with zipfile.ZipFile(stream) as archive:
-        members = archive.infolist()
-        require_memory(sum(m.file_size for m in members), "its arrays")
-        for member in members:
-            with archive.open(member) as part:
-                name = member.filename.removesuffix(".npy")
-                arrays[name] = npy.read_array(part, allow_pickle=False)
+        require_memory(sum(member.file_size for member in archive.infolist()), "its arrays")
+    stream.seek(0)
+
+
+def read_archive(stream: IO[bytes]) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an .npz file."""
+    check_archive(stream)
+    with np.load(stream, allow_pickle=False) as file:
+        arrays = dict(file)
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise ValueError("it holds other things than arrays")
     return arrays
 
 

@@ -91,14 +91,6 @@ def additive_entries(values: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[n
     return allowed, ~(allowed | (wide == -np.inf) | (wide == lowest))
 
 
-def _dense(mask: Any, lead: tuple[int, ...], shape: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return a dense mask as booleans of shape (heads, *shape)."""
-    array = as_items(as_allowed(mask))
-    of_keys = array.shape[-1] == shape[1] and array.shape[:-1] == lead[: array.ndim - 1]
-    hint = "; if it tells which keys exist, pass it as key_mask" if of_keys else ""
-    return by_heads(array, lead, shape, "mask", hint)
-
-
 def by_first_axes(
     array: NDArray[Any], lead: tuple[int, ...], name: str, keys: int | None = None
 ) -> NDArray[Any]:
@@ -107,29 +99,19 @@ def by_first_axes(
     There may be fewer axes than leading ones, such as one entry for each batch entry: axes are
     added after those that there are, so that all heads of a batch entry share it.
     """
-    own = () if keys is None else array.shape[-1:]
+    own = () if keys is None else (keys,)
     batch = array.shape[: array.ndim - len(own)]
-    missing = (1,) * (len(lead) - len(batch)) if batch else ()
-    try:
-        if keys is not None and own != (keys,):
-            raise ValueError
-        whole = np.broadcast_to(array.reshape((*batch, *missing, *own)), (*lead, *own))
-    except ValueError as error:
-        of_keys = "" if keys is None else f", and then one entry for each of {keys} keys"
-        raise InputError(
-            f"{name} must have the leading axes {lead}, or the first of them{of_keys}; "
-            f"got shape {array.shape}"
-        ) from error
-    return np.ascontiguousarray(whole.reshape((math.prod(lead), *own)))
+    if batch:
+        missing = (1,) * (len(lead) - len(batch))
+        array = array.reshape((*batch, *missing, *array.shape[len(batch) :]))
+    return np.ascontiguousarray(by_heads(array, lead, own, name))
 
 
-def _key_lengths(lengths: Any, lead: tuple[int, ...], keys: int) -> NDArray[np.int64]:
+def _key_lengths(lengths: Any, lead: tuple[int, ...]) -> NDArray[np.int64]:
     array = as_array(lengths, "key_lengths")
     if array.dtype.kind not in "iu":
         raise InputError(f"key_lengths must be integers; got dtype {array.dtype}")
-    if array.size and not (array.min() >= 0 and array.max() <= keys):
-        bad = array[(array < 0) | (array > keys)][0]
-        raise InputError(f"key_lengths must lie in 0 ... {keys}, the number of keys; got {bad}")
+    # The core checks in what range they lie.
     return by_first_axes(array.astype(np.int64), lead, "key_lengths")
 
 
@@ -160,7 +142,7 @@ def core_mask(
     """Return the core's mask for logits of shape (*lead, *shape), or raise an InputError."""
     about_keys: dict[str, Any] = {}
     if key_lengths is not None:
-        about_keys["key_lengths"] = _key_lengths(key_lengths, lead, shape[1])
+        about_keys["key_lengths"] = _key_lengths(key_lengths, lead)
     if key_mask is not None:
         keys = as_key_mask(key_mask)
         by_head = by_first_axes(keys, lead, "key_mask", shape[1])
@@ -181,7 +163,10 @@ def core_mask(
             sparse_columns=csr.indices.astype(np.int32),
             **about_keys,
         )
-    return _core.Mask(dense=_dense(mask, lead, shape), **about_keys)
+    array = as_items(as_allowed(mask))
+    of_keys = array.shape[-1] == shape[1] and array.shape[:-1] == lead[: array.ndim - 1]
+    hint = "; if it tells which keys exist, pass it as key_mask" if of_keys else ""
+    return _core.Mask(dense=by_heads(array, lead, shape, "mask", hint), **about_keys)
 
 
 class FrozenMask(sp.csr_array):

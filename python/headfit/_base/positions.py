@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arguments import check_between, shown
-from headfit._base.arrays import as_array, as_float_array
+from headfit._base.arrays import as_array, as_float_array, by_heads
 from headfit.errors import InputError
 
 FORMS = (
@@ -59,7 +59,8 @@ def as_positions(
     rotary = as_rotary(position, dim)
     if rotary is None:
         raise InputError(f"position must be {FORMS}; got {shown(position)}")
-    table = _rotary_table(shape[1] - max(shape), shape[1], rotary.frequencies, dtype)
+    angles = np.arange(shape[1] - max(shape), shape[1])[:, np.newaxis] * rotary.frequencies
+    table = np.hstack([np.cos(angles), np.sin(angles)]).astype(dtype)
     return Positions(table=table, halves=rotary.halves)
 
 
@@ -96,11 +97,11 @@ def as_rotary(position: Any, dim: int) -> Rotary | None:
     if dim % 2:
         raise InputError(f"position {kind!r} needs an even head size; got {dim}")
     if np.iterable(value) and not isinstance(value, str):
-        frequencies = np.array(as_float_array(value, "the frequencies of rope", ndim=0), np.float64)
-        if frequencies.shape != (dim // 2,) or not np.isfinite(frequencies).all():
+        frequencies = as_frequencies(value, "the frequencies of rope")
+        if frequencies.size != dim // 2:
             raise InputError(
-                f"the frequencies of rope must be {dim // 2} finite numbers, one for each pair of "
-                f"the head size {dim}; got {shown(value)}"
+                f"the frequencies of rope must be one for each of the {dim // 2} pairs of the head "
+                f"size {dim}; got {frequencies.size}"
             )
     else:
         base = ROPE_BASE if value is None else check_between(value, "the base of rope", 1, math.inf)
@@ -110,10 +111,9 @@ def as_rotary(position: Any, dim: int) -> Rotary | None:
 
 def as_frequencies(value: Any, name: str) -> NDArray[np.float64]:
     """Return a new vector of checked frequencies, in radians per position."""
-    given = as_array(value, name)
-    if given.dtype.kind == "b":
+    if as_array(value, name).dtype.kind == "b":
         raise InputError(f"{name} must be numbers, in radians per position; got truth values")
-    array = np.array(as_float_array(given, name, ndim=0), np.float64)
+    array = np.array(as_float_array(value, name, ndim=0), np.float64)
     if array.ndim != 1:
         raise InputError(f"{name} must be a vector; got shape {array.shape}")
     if array.size == 0 or not np.isfinite(array).all():
@@ -134,8 +134,7 @@ def rotate(x: NDArray[Any], positions: Positions) -> NDArray[Any]:
     """
     assert positions.table is not None
     n, d = x.shape[-2:]
-    angles = positions.table[len(positions.table) - n :]
-    cosines, sines = angles[:, : d // 2], angles[:, d // 2 :]
+    cosines, sines = np.hsplit(positions.table[len(positions.table) - n :], 2)
     if positions.halves:
         first, second = slice(0, d // 2), slice(d // 2, d)
     else:
@@ -152,18 +151,6 @@ def rope_frequencies(dim: int, base: float) -> NDArray[np.float64]:
     return frequencies
 
 
-def _rotary_table(
-    first: int, stop: int, frequencies: NDArray[np.float64], dtype: Any
-) -> NDArray[Any]:
-    """Return cosines and sines of the rotary angles of the positions first ... stop - 1."""
-    dim = 2 * len(frequencies)
-    angle = np.arange(first, stop)[:, np.newaxis] * frequencies
-    table = np.empty((stop - first, dim), dtype)
-    np.cos(angle, out=table[:, : dim // 2], casting="same_kind")
-    np.sin(angle, out=table[:, dim // 2 :], casting="same_kind")
-    return table
-
-
 def alibi_slopes(heads: int) -> NDArray[np.float64]:
     """Return the slopes 2**(-8 h / heads) of heads h = 1 ... heads."""
     slopes: NDArray[np.float64] = np.exp2(-8 * np.arange(1, heads + 1) / heads)
@@ -172,22 +159,15 @@ def alibi_slopes(heads: int) -> NDArray[np.float64]:
 
 def _alibi(value: Any, lead: tuple[int, ...], n: int, m: int, dtype: Any) -> NDArray[Any]:
     """Return the bias of ALiBi, shape (heads, n, m): a view that takes O(n + m) memory per head."""
-    heads = lead[-1] if lead else 1
     if value is None:
-        slopes: NDArray[Any] = alibi_slopes(heads)
-        slopes = slopes if lead else slopes[0]
+        slopes: NDArray[Any] = alibi_slopes(lead[-1] if lead else 1).reshape(lead[-1:])
     else:
-        slopes = np.asarray(as_float_array(value, "the slopes of alibi", ndim=0), np.float64)
+        slopes = np.asarray(as_float_array(value, "slopes", ndim=0), np.float64)
     if not np.isfinite(slopes).all():
         raise InputError(f"the slopes of alibi must be finite; got {shown(value)}")
-    if slopes.ndim > 1 or (slopes.ndim == 1 and (not lead or slopes.size != heads)):
-        raise InputError(
-            f"the slopes of alibi must be one number or one for each of {heads} heads; "
-            f"got shape {slopes.shape}"
-        )
+    slopes = by_heads(slopes, lead, (), "the slopes of alibi")
     # The bias depends on the difference i - j alone, so entry (i, j) is entry i + m - 1 - j of a
     # vector over the differences, and the n x m matrix is a view of that vector.
     distance = np.abs(np.arange(1 - n, m, dtype=np.float64))
-    lines = (-slopes[..., np.newaxis] * distance).astype(dtype)
-    lines = np.broadcast_to(lines, (*lead, n + m - 1)).reshape(-1, n + m - 1)
+    lines = (-slopes[:, np.newaxis] * distance).astype(dtype)
     return np.lib.stride_tricks.sliding_window_view(lines, m, axis=-1)[..., ::-1]

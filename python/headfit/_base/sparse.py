@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._base.arrays import BFLOAT16, BLOCK, as_array, is_sparse, widened
-from headfit._base.files import as_path, read_archive, read_file
+from headfit._base.files import as_path, check_archive, read_file
 from headfit._base.machine import require_memory
 from headfit.errors import InputError
 
@@ -150,19 +150,8 @@ def read_matrix(path: Any, name: str) -> Any:
 
 
 def _of_archive(stream: IO[bytes]) -> Any:
-    arrays = read_archive(stream)
-    kind = arrays["format"].item()
-    kind = kind.decode("ascii") if isinstance(kind, bytes) else kind
-    shape = tuple(arrays["shape"].tolist())
-    if kind in ("csr", "csc", "bsr"):
-        parts: Any = (arrays["data"], arrays["indices"], arrays["indptr"])
-    elif kind == "coo":
-        parts = (arrays["data"], (arrays["row"], arrays["col"]))
-    elif kind == "dia":
-        parts = (arrays["data"], arrays["offsets"])
-    else:
-        raise ValueError(f"the format {kind!r} is none of csr, csc, bsr, coo, dia")
-    return getattr(sp, f"{kind}_array")(parts, shape=shape)
+    check_archive(stream)
+    return sp.load_npz(stream)
 
 
 def parse_market(stream: IO[bytes]) -> sp.coo_array:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headfit import _core
-from headfit._base.arguments import as_finite, check_between, shown
+from headfit._base.arguments import as_number, check_between, shown
 from headfit._base.arrays import DIGITS
 from headfit._base.kernel import Kernel
 from headfit.errors import InputError
@@ -49,14 +49,11 @@ class Tolerances:
     max_logit: float | None = None
 
     def __post_init__(self) -> None:
-        checked = {
-            "leak": check_between(self.leak, "leak", 0, 1),
-            "distortion": as_finite(self.distortion, "distortion", 0),
-        }
+        checked = {name: as_number(vars(self)[name], name) for name in ("leak", "distortion")}
+        _core.Tolerances(**checked)  # which checks their ranges
         if self.max_logit is not None:
             checked["max_logit"] = check_between(self.max_logit, "max_logit", 0, math.inf)
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(checked)
 
     @property
     def logit_limit(self) -> float:
@@ -106,21 +103,9 @@ def with_margin(leak: float, distortion: float, margin: float) -> tuple[float, f
     return max(leak * math.exp(-margin), least), math.expm1(math.log1p(distortion) - margin)
 
 
-def as_tolerances(tolerances: Any = None, **given: Any) -> Tolerances:
-    """Return the tolerances that a function was asked for, in one of two ways.
-
-    Parameters
-    ----------
-    tolerances : Tolerances or None
-    **given : float or None
-        Those of leak, distortion and max_logit that the function takes; None if not given.
-
-    Raises
-    ------
-    InputError
-        When both are given, and for values out of range.
-    """
-    named = {name: value for name, value in given.items() if value is not None}
+def as_tolerances(tolerances: Any = None, **numbers: Any) -> Tolerances:
+    """Return the tolerances that a caller passed, as an object or as single numbers, not both."""
+    named = {name: value for name, value in numbers.items() if value is not None}
     if tolerances is None:
         return Tolerances(**named)
     if not isinstance(tolerances, Tolerances):

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from headfit import _core
 from headfit._base.arguments import as_flag, shown, thread_count
-from headfit._base.calls import calls_until, standard_arithmetic
-from headfit._base.progress import count_step, tqdm_class
+from headfit._base.calls import calls_until, count_step, standard_arithmetic, tqdm_class
 from headfit._configuration import show_config
 from headfit.errors import HeadfitError, InputError
 

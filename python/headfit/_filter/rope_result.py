@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
-from headfit._base.arguments import as_count, as_float_dtype
-from headfit._base.arrays import DIGITS, check_dtype
+from headfit._base.arguments import as_count
+from headfit._base.arrays import DIGITS, as_float_dtype, check_dtype
 from headfit._base.display import Pictured, plain_dict
 from headfit._base.tolerances import Tolerances
 from headfit._filter.filter import Filter

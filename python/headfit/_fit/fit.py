@@ -17,10 +17,9 @@ from headfit._attention.fitted_head import check_module, placed
 from headfit._attention.module import SelfAttention
 from headfit._base.arguments import as_count, as_flag, check_between, seed_from, shown, thread_count
 from headfit._base.arrays import round_to
-from headfit._base.calls import calls_until, standard_arithmetic
+from headfit._base.calls import calls_until, show_rows, standard_arithmetic, tqdm_class
 from headfit._base.kernel import KernelLike, of_head
 from headfit._base.machine import require_memory
-from headfit._base.progress import show_rows, tqdm_class
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import Columns, MaskLike, Seed
 from headfit._cluster.cluster import Cluster

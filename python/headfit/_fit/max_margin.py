@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._base.arguments import as_choice, as_count, as_float_dtype, seed_from, shown
-from headfit._base.arrays import FloatArray, as_matrix, check_finite, round_to
+from headfit._base.arguments import as_choice, as_count, seed_from, shown
+from headfit._base.arrays import FloatArray, as_float_dtype, as_matrix, check_finite, round_to
 from headfit._base.calls import calls_until, standard_arithmetic
 from headfit._base.machine import require_memory
 from headfit._base.types import Seed

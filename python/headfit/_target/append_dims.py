@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.dense_target import check_one_head
 from headfit._attention.logits import check_scale
-from headfit._base.arrays import FloatArray, as_columns, as_exempt, computed_in, widened
+from headfit._base.arrays import FloatArray, as_exempt, as_indices, computed_in, widened
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
 from headfit._target.structure import global_columns
 from headfit._target.target import Target, TargetLike, as_target, largest_ratio, with_matrix
@@ -227,7 +227,7 @@ def append_dims(
             f"head must have one query and one key for each of the {target.n} rows of A; "
             f"got Q and K of shapes {stored[0].shape} and {stored[1].shape}"
         )
-    added = as_columns(columns, target.n)
+    added = np.unique(as_indices(columns, "columns", 0, target.n))
     dtype = computed_in(*stored)
     used = check_scale(scale, attention.dim + added.size)
     q, k = (widened(x).astype(np.float64, copy=False) for x in stored)

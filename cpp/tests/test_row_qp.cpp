@@ -10,7 +10,7 @@
 #include "check.hpp"
 #include "headfit/max_margin/max_margin.hpp"
 #include "headfit/row_qp/cutting_planes.hpp"
-#include "headfit/row_qp/face_witness.hpp"
+#include "headfit/row_qp/proofs.hpp"
 #include "headfit/simd/column_products.hpp"
 #include "problem.hpp"
 #include "sample.hpp"
@@ -205,12 +205,12 @@ TEST(a_small_pool_evicts_and_agrees) {
       const double norm = solver.norm();
       RowSettings small;
       small.cuts_per_round = 2;
-      small.pool_points = 1;
+      small.pool_keys = 1;
       small.max_rounds = 5000;
       CHECK(solve(solver, keys, row, buffer, small) == RowStatus::Optimal);
       CHECK_THAT(std::abs(solver.norm() / norm - 1) < 1e-10, solver.norm(), " not ", norm);
-      CHECK(solver.pool() <= 3 + 8 + 2 + 2 * 2);
-      evicted = evicted || 3 + 2 * solver.rounds() > solver.pool();
+      CHECK(solver.keys_kept() <= 3 + 8 + 2 + 2 * 2);
+      evicted = evicted || 3 + 2 * solver.rounds() > solver.keys_kept();
     }
   }
   CHECK(evicted);

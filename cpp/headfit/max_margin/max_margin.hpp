@@ -8,7 +8,7 @@
 
 #include "headfit/base/threads.hpp"
 #include "headfit/pattern/target.hpp"
-#include "headfit/row_qp/face_witness.hpp"
+#include "headfit/row_qp/proofs.hpp"
 
 namespace headfit {
 

@@ -13,9 +13,42 @@
 #include <span>
 #include <vector>
 
-#include "headfit/row_qp/row_constraints.hpp"
+#include "headfit/row_qp/dual_active_set.hpp"
+#include "headfit/row_qp/row_problem.hpp"
 
 namespace headfit {
+
+// What the constraints in a row's pool mean. Those of the support come first, followed by cuts, one
+// for each column that a scan found. When the pool is full, cuts are evicted.
+class RowConstraints {
+ public:
+  // Clears `set`, reserves memory, and adds the constraints of the support.
+  void start(const KeyView& keys, const RowProblem& problem, int cuts_per_round, int pool_keys,
+             DualActiveSet& set);
+  // Adds the cut of a column. Returns its number in the pool, or -1 if the pool has it already.
+  int insert(std::int32_t column, DualActiveSet& set);
+  // The number of the constraint of an earlier multiplier; cuts are added. Returns -1 if there is
+  // no such constraint.
+  int find(const Multiplier& term, DualActiveSet& set);
+  // Translates the solver's signed multiplier to one of the constraint as it is written in
+  // row_problem.hpp.
+  Multiplier term(int constraint, double signed_multiplier, const DualActiveSet& set) const;
+  double outside_rhs() const { return outside_rhs_; }
+
+ private:
+  void add_support(const RowProblem& problem, DualActiveSet& set);
+  int evict(std::int32_t column, DualActiveSet& set);
+  std::int32_t column_of(int constraint, const DualActiveSet& set) const {
+    return column_of_key_[set.pool().key_number(constraint)];
+  }
+
+  KeyView keys_;
+  RowForm form_ = RowForm::Tolerance;
+  int capacity_ = 0, first_cut_ = 0;
+  double outside_rhs_ = 0.0;
+  std::vector<std::int32_t> column_of_key_;
+  std::vector<ConstraintKind> kind_;
+};
 
 class RowSolver {
  public:
@@ -36,7 +69,7 @@ class RowSolver {
   int limit() const { return settings_.cuts_per_round; }
 
   double norm() const { return set_.q().norm(); }
-  double ratio_offset() const { return set_.level(0); }  // c
+  double ratio_offset() const { return set_.free_offset(0); }  // c
   // The nonzero multipliers of the current working set; if the status is Optimal, those of the KKT
   // conditions.
   void multipliers(std::vector<Multiplier>& out) const;
@@ -46,16 +79,16 @@ class RowSolver {
 
   int rounds() const { return rounds_; }
   int steps() const { return set_.steps(); }
-  int pool() const { return set_.pool().points(); }
+  int keys_kept() const { return set_.pool().keys(); }
 
  private:
-  RowStatus solve(double leave);
-  RowStatus solve_pool(const DualActiveSet::Effort& effort);
-  RowStatus after_this_scan() const;
+  RowStatus solve(double violation);
+  RowStatus solve_pool(const DualActiveSet::Accuracy& accuracy);
+  RowStatus status_after_scan() const;
   RowStatus refine();
   void set_threshold();
   double scan_slack() const;
-  void make_proof();
+  void prove();
 
   KeyView keys_;
   RowProblem problem_;
@@ -66,8 +99,8 @@ class RowSolver {
   Eigen::VectorXd query_, scanned_;
   double threshold_ = 0.0, threshold_b_ = 0.0;  // b: min_S q.k - L
   int rounds_ = 0;
-  bool seeding_ = false, refined_ = false;
-  std::vector<int> warm_rows_;
+  bool is_first_scan_ = false, refined_ = false;
+  std::vector<int> warm_constraints_;
   Witness witness_;
 };
 

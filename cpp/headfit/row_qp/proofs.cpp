@@ -1,4 +1,4 @@
-#include "headfit/row_qp/face_witness.hpp"
+#include "headfit/row_qp/proofs.hpp"
 
 #include <algorithm>
 #include <array>

@@ -10,13 +10,11 @@ it every function raises an ImportError that says so.
 """
 
 from headfit.plot import _html  # noqa: F401
-from headfit.plot._compare import compare
+from headfit.plot._compare import compare, keys
 from headfit.plot._curves import curve, growth
 from headfit.plot._filters import rope, translation
 from headfit.plot._fit import certificate, plan, search
-from headfit.plot._keys import keys
-from headfit.plot._matrix import attention, heads_grid
-from headfit.plot._offsets import offsets
+from headfit.plot._matrix import attention, heads_grid, offsets
 from headfit.plot._tiles import tiles
 
 __all__ = [

@@ -9,8 +9,7 @@ import numpy as np
 
 from headfit._base.arguments import shown
 from headfit.errors import InputError
-from headfit.plot._drawing import GREY, matplotlib
-from headfit.plot._types import Axes, Rectangle
+from headfit.plot._drawing import GREY, Axes, Rectangle, matplotlib
 
 _POINTS_PER_LABEL = 7.5  # the least distance of labels, in points, at which they can be read
 

@@ -16,8 +16,7 @@ from headfit._compress.result import Compressed
 from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish, label_sizes
-from headfit.plot._drawing import BLUE, GREEN, GREY, INK, ORANGE, matplotlib
-from headfit.plot._types import Axes, Line2D
+from headfit.plot._drawing import BLUE, GREEN, GREY, INK, ORANGE, Axes, Line2D, matplotlib
 
 # From the palette of Okabe and Ito, in an order in which neighbours differ in lightness too. There
 # is one marker less, so that no pair of a colour and a marker comes twice among thirty series.
@@ -167,9 +166,9 @@ def growth(table: Any, *, ax: Axes | None = None) -> SimpleNamespace:
     first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
     step = max(1, round((last - first) / 6))
     label_sizes(ax, 2.0 ** np.arange(first, last + 1, step), log=True)
-    ax.set_xlim(low / 1.25, high * 1.25)
+    top = 1.08 * max(float(one.dim.max()) for one in drawn)
+    ax.set(xlim=(low / 1.25, high * 1.25), ylim=(0, top))
     ax.yaxis.set_major_locator(matplotlib().ticker.MaxNLocator(integer=True))
-    ax.set_ylim(0, 1.08 * max(float(one.dim.max()) for one in drawn))
     finish(ax, "tokens n", "head size d", columns=1, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     return SimpleNamespace(points=points, fits=fits, slopes=slopes)
 

@@ -1,8 +1,18 @@
-"""Matplotlib, which is imported when something is drawn, and the colours of all pictures."""
+"""Matplotlib, imported when something is drawn and not before; its types; and the colours."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.collections import PathCollection as PathCollection
+    from matplotlib.container import BarContainer as BarContainer
+    from matplotlib.image import AxesImage as AxesImage
+    from matplotlib.lines import Line2D as Line2D
+    from matplotlib.patches import Rectangle as Rectangle
+else:
+    Axes = PathCollection = BarContainer = AxesImage = Line2D = Rectangle = Any
 
 MISSING = "plots need Matplotlib, which comes with the extra: pip install 'headfit[plot]'"
 

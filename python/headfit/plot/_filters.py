@@ -20,9 +20,8 @@ from headfit._fit.result import Fit
 from headfit._target.target import as_target
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish, label_sizes
-from headfit.plot._drawing import BLUE, GREEN, GREY, INK, ORANGE
+from headfit.plot._drawing import BLUE, GREEN, GREY, INK, ORANGE, Axes
 from headfit.plot._tiles import largest
-from headfit.plot._types import Axes
 
 _ROWS = 16  # how many rows are compared with the logits drawn, to see that the head is a filter
 _PARTS = 400  # the whole range is drawn as the least and largest logit of so many parts
@@ -255,8 +254,7 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
             marks.append(ax.scatter(at, y, 26, fill, marker=marker, edgecolors=color))
     widths = [f.width for f in every]
     label_sizes(ax, widths, log=True)
-    ax.set_yscale("log")
-    ax.set_xlim(min(widths) / 1.3, max(widths) * 1.3)
+    ax.set(yscale="log", xlim=(min(widths) / 1.3, max(widths) * 1.3))
     if any(f.filter is None for f in every):
         ax.axhline(limit, color=GREY, linewidth=1, linestyle=":")
         ax.annotate(
@@ -273,10 +271,7 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
 def _by_embedding(found: Any) -> dict[Any, list[Any]]:
     """Return filters sorted by width, for each base, size and tolerances."""
     filters = [found] if isinstance(found, RopeFilter) else found
-    try:
-        filters = list(filters)
-    except TypeError:
-        filters = []
+    filters = list(filters) if isinstance(filters, Iterable) else []
     if not filters or not all(isinstance(f, RopeFilter) for f in filters):
         raise InputError(f"found must be RopeFilters, at least one; got {shown(found)}")
     series: dict[Any, list[Any]] = {}

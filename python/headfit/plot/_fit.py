@@ -17,8 +17,7 @@ from headfit._plan.result import Plan, PlanAttempt
 from headfit._target.certificate import Certificate
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish, label_sizes, mark_impossible, plain_numbers
-from headfit.plot._drawing import BLUE, GREEN, INK, ORANGE
-from headfit.plot._types import Axes, Line2D, PathCollection
+from headfit.plot._drawing import BLUE, GREEN, INK, ORANGE, Axes, Line2D, PathCollection
 
 _FAR = 1e4  # larger shares of a tolerance are drawn at this value
 _RELAXED = ("float32", "float32 logits", "free logits", "looser")
@@ -93,8 +92,8 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
         )  # fmt: skip
         if limit > 0:
             ax.axvline(limit, color=color, linestyle=":", linewidth=1.6)
-    ax.set(xscale="log", yscale="log", xlim=(max(least, most * 1e-4) / 1.5, edge))
-    ax.set_ylim(0.7, 1.5 * judged.n)
+    left = max(least, most * 1e-4) / 1.5
+    ax.set(xscale="log", yscale="log", xlim=(left, edge), ylim=(0.7, 1.5 * judged.n))
     ax.set_title(str(judged).splitlines()[0].partition(" (")[0], size=10)
     plain_numbers(ax.yaxis, "{x:,.0f}")
     finish(ax, "leak or distortion of a row", "rows with as much or more", columns=2)
@@ -146,8 +145,7 @@ def search(fit: Fit, *, ax: Axes | None = None) -> SimpleNamespace:
     needs = 1 if fit.lower_bound is None else fit.lower_bound.dim
     low, high = min(needs - 1 or dims.min(), dims.min()), dims.max()
     wide = high > 4 * dims.min() and high > 16
-    ax.set_yscale("log")
-    ax.set_ylim(min(0.5, shares.min() / 1.5), max(2.0, shares.max() * 1.5))
+    ax.set(yscale="log", ylim=(min(0.5, shares.min() / 1.5), max(2.0, shares.max() * 1.5)))
     label_sizes(ax, dims, log=wide)
     limits = (low / 1.25, high * 1.25) if wide else (low - 0.6, high + 0.6)
     ax.set_xlim(max(0.4, limits[0]), limits[1])
@@ -244,16 +242,13 @@ def plan(plan: Plan, *, ax: Axes | None = None) -> SimpleNamespace:
     ax.set_xlim(low / 1.6, places[-1] * 1.4)
     if axis == "dim":
         area = mark_impossible(ax, needs)
-    ends = [a.max_logit for a in held if math.isfinite(a.max_logit)]
-    if plan.trend is not None and plan.trend.at_n > 0:
-        ends.append(plan.trend.at_n)
-    if ends:
+    heights = [a.max_logit for a in held] + [plan.trend.at_n if plan.trend is not None else 0.0]
+    if ends := [height for height in heights if 0 < height < math.inf]:
         ax.set_yscale("log", base=2)
         ax.set_ylim(min(ends) / 3, max(ends) * 2.2)
         plain_numbers(ax.yaxis)
     else:  # there are no logits to show
-        ax.set_ylim(0, 1)
-        ax.set_yticks([])
+        ax.set(ylim=(0, 1), yticks=[])
     ax.set_title(f"{_VERDICTS[plan.verdict]}: d = {plan.dim}, {plan.dtype}, {plan.name}", size=10)
     finish(ax, "tokens n" if axis == "n" else "head size d", "largest |logit|")
     return SimpleNamespace(

@@ -46,18 +46,15 @@ def _as_html(draw: Callable[..., Any], alt: str, result: Any) -> str:
         return ""
     if isinstance(result, Plan) and not result.attempts:
         return ""
-    try:
-        package = matplotlib()
-    except ImportError:
-        return ""
     size, options = (5.4, 3.6), {}
     if draw is attention:
         size, options = (4.0, 3.6), {"pixels": 64, "colorbar": True}
-    figure = package.figure.Figure(figsize=size, facecolor="white", layout="constrained")
-    ax = figure.subplots()
     try:
+        package = matplotlib()
+        figure = package.figure.Figure(figsize=size, facecolor="white", layout="constrained")
+        ax = figure.subplots()
         draw(result, ax=ax, **options)
-    except InputError:  # it cannot be drawn, such as a stack of heads, or attention without rows
+    except (ImportError, InputError):  # such as for a stack of heads, or attention without rows
         return ""
     for line in ax.lines:
         line.set_rasterized(len(line.get_xdata()) > LONG_LINE)

@@ -15,6 +15,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,7 @@ def run(
     workers: int | None = None,
     num_threads: int | None = None,
     retry_failed: bool = False,
+    dry_run: bool = False,
     progress: bool | Callable[[str], Any] | None = None,
 ) -> Sweep:
     """Fit a head, or compute something else, for each of many points, and keep every result.
@@ -131,6 +133,8 @@ def run(
         processes; a point on an executor gets 1. No result depends on it.
     retry_failed : bool, default False
         Whether points that failed before are computed again.
+    dry_run : bool, default False
+        Whether to check the arguments and return the results that are there, and compute nothing.
     progress : bool or function, optional
         True shows a bar (needs tqdm); a function is called with a line of text for each point.
 
@@ -168,8 +172,9 @@ def run(
     """
     work = Work.of(function, version)
     tasks = tasks_of(points, work)
-    retry_failed = as_flag(retry_failed, "retry_failed")
-    workers, num_threads = checked_numbers(workers, num_threads)
+    retry_failed, dry_run = as_flag(retry_failed, "retry_failed"), as_flag(dry_run, "dry_run")
+    workers = None if workers is None else as_count(workers, "workers", 0, MOST_WORKERS)
+    num_threads = None if num_threads is None else thread_count(num_threads)
     if executor is not None and workers is not None:
         raise InputError("workers must not be given beside an executor, which has its own")
     if not isinstance(executor, Executor | None):
@@ -184,39 +189,32 @@ def run(
     file = Path(as_path(path, "path")).absolute()
     table = Table(file, may_lack=True)
     with contextlib.ExitStack() as stack:
-        if open_tasks(tasks, table, retry_failed):
-            table = stack.enter_context(Table.writing(file))
-        # Another sweep may have computed a point in the meantime.
         todo = open_tasks(tasks, table, retry_failed)
+        if todo and not dry_run:
+            table = stack.enter_context(Table.writing(file))
+            # Another sweep may have computed a point in the meantime.
+            todo = open_tasks(tasks, table, retry_failed)
         _warn_of_older({task.key for task in tasks} - {task.key for task in todo}, table, work)
-        if todo:
-            records: Iterable[Record]
-            if workers == 0:
-                records = (compute(task, thread_count(num_threads)) for task in todo)
-            else:
+        if todo and not dry_run:
+            records: Iterable[Record] = (compute(task, thread_count(num_threads)) for task in todo)
+            if workers != 0:
                 records = stack.enter_context(executor_of(todo, executor, workers, num_threads))
-            bar = None
             if progress is True:
                 bar = stack.enter_context(tqdm_class()(total=len(todo), unit="point"))
-            say = progress if callable(progress) else lambda line: None
-            say(f"0 of {len(todo)} points")
+                progress = partial(count_step, bar)
+            elif callable(progress):
+                progress(f"0 of {len(todo)} points")
             failed = 0
             for done, record in enumerate(records, start=1):
                 table.write(record)
                 failed += "exception" in record
-                said = f"{failed} failed" if failed else ""
-                say(f"{done} of {len(todo)} points{said and ', '}{said}")
-                if bar is not None:
-                    count_step(bar, said)
-    return Sweep(file, [table.records[task.key] for task in tasks], table.damaged)
-
-
-def checked_numbers(workers: Any, num_threads: Any) -> tuple[int | None, int | None]:
-    """Return the numbers of workers and of threads that a sweep may have, or None as they are."""
-    return (
-        None if workers is None else as_count(workers, "workers", 0, MOST_WORKERS),
-        None if num_threads is None else thread_count(num_threads),
-    )
+                if callable(progress):
+                    more = f", {failed} failed" if failed else ""
+                    progress(f"{done} of {len(todo)} points{more}")
+    there = [table.records[task.key] for task in tasks if task.key in table.records]
+    swept = Sweep(file, there, table.damaged)
+    swept.to_compute = len(todo) if dry_run else 0
+    return swept
 
 
 def _values(name: str, axis: Any) -> Sequence[Any]:
@@ -234,8 +232,7 @@ def _values(name: str, axis: Any) -> Sequence[Any]:
 def _warn_of_older(keys: Iterable[str], table: Table, work: Work) -> None:
     """Warn of results by other source code; those without a hash of it count as new."""
     older = sum(table.records[key].get("code") not in (None, work.code) for key in keys)
-    older = 0 if work.code is None else older
-    if older:
+    if older and work.code is not None:
         warnings.warn(
             f"function has changed since {older} of its results in {table.path} were computed, "
             "which are taken as they are: a new version= or a new file computes them again",

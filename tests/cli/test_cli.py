@@ -315,7 +315,7 @@ def test_normalize(run):
         ("pattern knn A.npz 3 -o C.npz", ["A.npz", ".npy file"]),
         ("pattern knn text.txt 3 -o C.npz", ["text.txt"]),
         ("pattern from_graph no.mtx -o C.npz", ["no.mtx"]),
-        ("demo --out demo.doc", [".png"]),
+        ("demo --plot demo.doc", [".png"]),
     ],
 )
 # numpy.load forgets to close a file that is no whole archive.
@@ -426,7 +426,7 @@ def small_demo(monkeypatch):
 @pytest.mark.full
 @pytest.mark.usefixtures("small_demo")
 def test_demo_prints_a_table_and_draws(run):
-    status, out, err = run("demo")
+    status, out, err = run("demo", "--plot", "demo.png")
     assert (status, err) == (0, "")
     lines = out.splitlines()
     for name in ("band", "random_regular", "permutation", "tree"):
@@ -434,13 +434,13 @@ def test_demo_prints_a_table_and_draws(run):
         assert line.split()[1] == "24"
         assert "certified" in line.split()
     assert "the same bytes" in out
-    assert f"picture: {Path('headfit-demo.png').resolve()}" in out
-    assert Path("headfit-demo.png").read_bytes().startswith(b"\x89PNG")
+    assert f"picture: {Path('demo.png').resolve()}" in out
+    assert Path("demo.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.usefixtures("small_demo")
 def test_demo_json_without_a_picture(run):
-    status, out, err = run("demo", "--no-picture", "--json", "--seed", 1)
+    status, out, err = run("demo", "--json", "--seed", 1)
     figures = json.loads(out)
     assert (status, err, out.count("\n"), figures["picture"]) == (0, "", 1, None)
     assert figures["untouched"] is True
@@ -448,12 +448,12 @@ def test_demo_json_without_a_picture(run):
 
 
 @pytest.mark.usefixtures("small_demo")
-def test_demo_without_matplotlib_says_so(run, monkeypatch):
+def test_demo_without_matplotlib_says_so_before_any_work(run, monkeypatch):
+    from headfit._cli import demo
+
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    status, out, _ = run("demo")
-    assert status == 0
-    assert "no picture: plots need Matplotlib" in out
+    monkeypatch.setattr(demo, "run_demo", None)
+    bad(run("demo", "--plot", "demo.png"), "plots need Matplotlib")
     assert not os.listdir()
 
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 
+import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
 import headfit as hf
 from headfit._base.display import plain
 from headfit._cli.demo import run_demo
+
+
+@pytest.fixture(autouse=True)
+def no_window():
+    matplotlib.use("agg")
+    yield
+    plt.close("all")
 
 
 @pytest.fixture(scope="module")
@@ -26,24 +35,21 @@ def with_digits():
 def test_one_module_serves_every_pattern(small):
     demo, said = small
     assert demo.figures["holds"]
-    assert [row.figures["pattern"] for row in demo.rows] == [
-        "band",
-        "random_regular",
-        "permutation",
-        "tree",
-    ]
+    assert [row.name for row in demo.rows] == ["band", "random_regular", "permutation", "tree"]
     assert len(said) == 1 + len(demo.rows)
     module = demo.rows[0].fit.module
     for row in demo.rows:
         assert row.fit.module is module
         assert row.fit.certificate.basis == "module"
         assert row.fit.dim == 8
-        assert row.fit.lower_bound.dim <= row.figures["dim"] <= 8
+        assert row.fit.lower_bound.dim <= int(row.cells["learned d"]) <= 8
+        assert row.cells["needs"] == f"d >= {row.fit.lower_bound.dim}"
+        assert float(row.cells["leak"]) >= row.fit.certificate.leak
         assert row.fit.tolerances == hf.Tolerances(0.05, 0.1)
         assert row.fit.X.shape == (24, 16)
         assert hf.certify(row.target, module(row.fit.X)).holds
         expected = hf.bounds.projection_dim(24, row.target.per_row, row.target.gamma)
-        assert row.figures["proved_dim"] == expected > 24
+        assert int(row.cells["projection"]) == expected > 24
 
 
 def test_weights_are_dense_random_and_untouched(small):
@@ -61,7 +67,7 @@ def test_weights_are_dense_random_and_untouched(small):
 @pytest.mark.full
 def test_the_digits_are_the_shipped_graph_and_may_miss(with_digits):
     row = with_digits.rows[-1]
-    assert (row.figures["pattern"], row.target.n) == ("digits_knn", 1797)
+    assert (row.name, row.target.n) == ("digits_knn", 1797)
     assert (row.target.matrix != hf.patterns.digits_knn()).nnz == 0
     np.testing.assert_array_equal(np.sort(row.order), np.arange(1797))
     assert row.fit.certificate.holds is with_digits.figures["holds"] is False

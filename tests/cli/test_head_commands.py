@@ -90,7 +90,7 @@ def test_describe_reads_saved_heads(run):
 @pytest.mark.parametrize("command", ["describe", "shrink --dim 2 -o x.npz"])
 def test_a_target_has_no_queries_and_keys(command, run):
     line = command.split()
-    bad(run(line[0], "A.npz", *line[1:]), "must hold Q and K or a saved head; it holds a target")
+    bad(run(line[0], "A.npz", *line[1:]), "must hold Q and K or a saved head", "holds a target")
 
 
 def test_describe_shows_captures_as_they_are(run):
@@ -217,7 +217,7 @@ def test_compress_writes_maps(run):
         "head.npz --kind offsets",
         "one.npz --mask causal",
         "one.npz --kind offsets",
-        "one.npz --kind compare --target B.npz",
+        "one.npz --target B.npz",
         "heads.npz --mask causal",
         "heads.npz --head 1,2 --scale 0.3",
     ],
@@ -234,16 +234,15 @@ def test_what_a_file_holds_is_drawn(line, run):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("A.npz --kind heads", "--kind must be attention: A.npz holds a target; got heads"),
-        ("A.npz --kind certificate", "--kind must be attention: A.npz holds a target"),
+        ("A.npz --kind offsets", "heads must be a HeadTable, an Attention or a Fit; got Target"),
+        ("A.npz --kind certificate", "must be a Certificate or a Fit; got Target"),
         ("A.npz --mask causal", "--mask is for a file with Q and K"),
         ("A.npz --head 1", "--head is for a file with Q and K"),
-        ("one.npz --kind search", "--kind must be attention or offsets or compare: one.npz holds"),
-        ("one.npz --kind heads", "holds Q and K of one head; got heads"),
-        ("one.npz --kind compare", "--kind compare and --target go together"),
-        ("one.npz --kind attention --target A.npz", "--kind compare and --target go together"),
-        ("one.npz --kind compare --target A.npz", "A and M must have one shape"),
-        ("heads.npz --kind attention", "holds several heads (--head chooses one)"),
+        ("one.npz --kind search", "fit must be one whose size was searched for"),
+        ("one.npz --kind attention --target A.npz", "--kind must not be given beside --target"),
+        ("one.npz --target A.npz", "A and M must have one shape"),
+        ("heads.npz --kind attention", "--head must have one index for each of the axes (2, 3)"),
+        ("heads.npz --target A.npz", "--head must have one index for each of the axes (2, 3)"),
         ("heads.npz --kind round", "round"),
         ("none.npz", "none.npz"),
         ("text.txt", "text.txt"),

@@ -79,7 +79,6 @@ def test_a_picture_goes_to_standard_output(run):
         ("pattern band 9 1 -o - --json", "--json and the output - both take standard output"),
         ("plan A.npz --plot -  --json", "--json and the output -"),
         ("shrink A.npz -o - --plot -", "only one output can be -"),
-        ("demo --no-picture --out x.png", "--out must not be given beside --no-picture"),
     ],
 )
 def test_what_does_not_go_together_is_refused(line, words, run):
@@ -188,7 +187,7 @@ def test_no_copy_is_left_behind(run, monkeypatch, tmp_path):
         "pattern band 9 1 -o X.npz",
         "fit A.npz --dim 4 -o X.npz",
         "plan A.npz --dim 4 --plot X.svg",
-        "demo --out X.svg",
+        "demo --plot X.svg",
         "shrink head.npz --dim 2 -o X.npz",
         "shrink head.npz --dim 2 -o small.npz --plot X.svg",
         "compress passages.npz --dim 2 -o X.npz",
@@ -204,21 +203,6 @@ def test_a_file_is_replaced_only_when_asked(line, run):
     if line.split()[0] in ("pattern", "fit", "plot"):
         assert run(*line.split(), "--force")[0] == 0
         assert {Path(name).read_bytes() for name in ("X.npz", "X.svg")} != {b"mine"}
-
-
-@pytest.mark.full
-def test_a_second_demo_replaces_its_picture_only_when_asked(run, monkeypatch):
-    from headfit._cli import demo
-
-    whole = demo.run_demo
-    small = lambda **more: whole(n=12, dim=8, digits=False, **more)  # noqa: E731
-    monkeypatch.setattr(demo, "run_demo", small)
-    demo = ("demo", "--num-threads", 1)
-    assert run(*demo)[0] == 0
-    bad(run(*demo), "headfit-demo.png exists already: --force replaces it")
-    for option in ("--no-picture", "--force"):
-        assert run(*demo, option)[0] == 0
-    assert os.listdir() == ["headfit-demo.png"]
 
 
 # Progress and threads

@@ -14,6 +14,8 @@ from headfit._base.display import plain
 from headfit._cli.options import Option, flag, option
 from headfit._cli.streams import Streams, progress
 from headfit._fit.file_formats import safetensors_package
+from headfit.errors import InputError
+from headfit.plot._drawing import matplotlib
 
 COMMON = (
     flag("--json", "print one JSON object, and nothing else"),
@@ -33,9 +35,10 @@ class Outcome(NamedTuple):
     holds: bool = True
 
 
-def outcome(file: Path, result: Any, holds: bool = True, **figures: Any) -> Outcome:
+def outcome(file: Path, result: Any, holds: bool = True, more: str = "", **figures: Any) -> Outcome:
     """Return the outcome that is a result, and the file that it is in or was made of."""
-    return Outcome({"file": file, **figures, **result.to_dict()}, f"{file}: {result}", holds)
+    text = f"{file}: {result}{more}"
+    return Outcome({"file": file, **figures, **result.to_dict()}, text, holds)
 
 
 class Call(dict[str, Any]):
@@ -50,6 +53,11 @@ class Call(dict[str, Any]):
     def take(self, options: Iterable[Option]) -> dict[str, Any]:
         """Remove the values of some options, and return those that there were."""
         return {each.name: self.pop(each.name) for each in options if each.name in self}
+
+    def refuse(self, names: Iterable[str], why: str) -> None:
+        """Raise an InputError if there are any options of these names."""
+        for name in names:
+            raise InputError(f"--{name.replace('_', '-')} {why}")
 
 
 @dataclass(frozen=True)
@@ -76,12 +84,15 @@ class Command:
         as_json, wanted = call.pop("json", False), call.pop("progress", None)
         options = [each for each in self.options if each.name in call]
         outputs = [(call[o.name], o.suffixes) for o in options if o.suffixes]
-        if any(path.suffix == ".safetensors" for path, _ in outputs):
-            safetensors_package()
+        for path, suffixes in outputs:
+            if path.suffix == ".safetensors":
+                safetensors_package()
+            if ".png" in suffixes:
+                matplotlib()
         with files:
             files.claim(outputs, call.pop("force", False), as_json)
             for each in options:
-                if each.is_input:
+                if each.settings.get("type") is Path and not each.suffixes:  # a file to read
                     call[each.name] = files.path(call[each.name])
             with progress(wanted) as call.say:
                 call.files = files

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,27 +14,13 @@ from numpy.typing import NDArray
 import headfit as hf
 from headfit import patterns
 from headfit._base.display import number, text_table
+from headfit._base.files import load_arrays
 from headfit._cli.command import Call, Outcome, command
-from headfit._cli.files import PICTURES, write_figure
-from headfit._cli.options import flag, option, options_of
-from headfit.errors import InputError
-from headfit.plot._drawing import matplotlib
+from headfit._cli.files import PLOT, draw
+from headfit._cli.options import options_of
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-PICTURE = Path("headfit-demo.png")
-"""The picture of a demo for which no name is given."""
-
-_COLUMNS = {
-    "pattern": "{pattern}", "n": "{n}", "k row/col": "{per_row}/{per_column}",
-    "gamma": "{gamma:.3g}", "learned d": "{dim}", "leak": "{leak:g}",
-    "distortion": "{distortion:g}", "seconds": "{seconds:.1f}", "verdict": "{verdict}",
-    "needs": "d >= {lower_bound}", "projection": "{proved_dim}",
-}  # fmt: skip
-"""The columns of the table, made of the figures of a pattern."""
 _HEADING = """\
-One fixed module: W_Q and W_K dense and random, {width} x {dim}, {dtype}.
+One fixed module: W_Q and W_K dense and random, {0.width} x {0.dim}, {0.dtype}.
 For each pattern only the input X differs, for leak <= 0.05, distortion <= 0.1.
 """
 _NOTES = """
@@ -45,40 +30,72 @@ needs: a proved lower bound. projection: the size that the paper's algorithm is 
 
 
 class DemoRow(NamedTuple):
-    """One pattern, its fit in the module, and the figures of both.
+    """One pattern, its fit in the module, and the order of tokens that shows its structure."""
 
-    The order of tokens shows the structure of the pattern in a picture.
-    """
-
+    name: str
     target: hf.Target
-    fit: hf.results.Fit
     order: NDArray[np.intp]
-    figures: dict[str, Any]
+    fit: hf.results.Fit
+
+    @property
+    def cells(self) -> dict[str, str]:
+        """What the table says, by column."""
+        t, fit, search, bound = self.target, self.fit, self.fit.search, self.fit.lower_bound
+        return {
+            "pattern": self.name,
+            "n": str(t.n),
+            "k row/col": f"{t.per_row}/{t.per_column}",
+            "gamma": f"{t.gamma:.3g}",
+            "learned d": str((search and search.dim) or fit.dim),
+            "leak": number(fit.certificate.leak, 3),
+            "distortion": number(fit.certificate.distortion, 3),
+            "seconds": f"{fit.seconds:.1f}",
+            "verdict": "certified" if fit.certificate.holds else "NOT certified",
+            "needs": f"d >= {bound.dim if bound else 1}",
+            "projection": str(hf.bounds.projection_dim(t.n, t.per_row, t.gamma)),
+        }
 
 
 class Demo(NamedTuple):
-    """The patterns of one module, and the figures of all."""
+    """The patterns of one module, the hashes of its weights before and after, and the seconds."""
 
     rows: list[DemoRow]
-    figures: dict[str, Any]
+    module: hf.SelfAttention
+    hashes: tuple[str, str]
+    seconds: float
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """All that there is to say, for JSON."""
+        return {
+            "holds": all(row.fit.certificate.holds for row in self.rows),
+            "untouched": self.hashes[0] == self.hashes[1],
+            "weights": self.hashes,
+            "seconds": self.seconds,
+            "patterns": [
+                {"pattern": row.name, **row.target.to_dict(), **row.fit.to_dict()}
+                for row in self.rows
+            ],
+        }
 
     @property
     def weights(self) -> str:
         """What became of the weights."""
-        before, after = self.figures["weights"]
+        before, after = self.hashes
         kept = "the same bytes" if before == after else "CHANGED"
         return f"weights: sha256 {before[:16]} before, {after[:16]} after: {kept}"
 
     def __str__(self) -> str:
-        cells = [[form.format(**row.figures) for form in _COLUMNS.values()] for row in self.rows]
-        end = (_NOTES, self.weights, f"{self.figures['seconds']:.1f} s in all")
-        return text_table(_HEADING.format(**self.figures), list(_COLUMNS), cells, end)
+        names, cells = list(self.rows[0].cells), [list(row.cells.values()) for row in self.rows]
+        end = (_NOTES, self.weights, f"{self.seconds:.1f} s in all")
+        return text_table(_HEADING.format(self.module), names, cells, end)
 
-    def draw(self) -> Figure:
-        """Return a figure with the target above the attention of each pattern."""
+    def draw(self) -> Any:
+        """Return a new figure of pyplot, with the target above the attention of each pattern."""
+        import matplotlib.pyplot as plt
+
         size = (2.9 * len(self.rows) + 1, 7.2)
-        figure: Figure = matplotlib().figure.Figure(size, dpi=200, layout="constrained")
-        axes = figure.subplots(2, len(self.rows), squeeze=False)
+        figure, axes = plt.subplots(2, len(self.rows), figsize=size, layout="constrained")
         for (above, below), row in zip(axes.T, self.rows, strict=True):
             A = row.target.matrix[row.order][:, row.order]
             head = hf.Attention(row.fit.Q[row.order], row.fit.K[row.order], scale=row.fit.scale)
@@ -86,9 +103,11 @@ class Demo(NamedTuple):
             _, image = hf.plot.compare(A, head, axes=(above, below), pixels=200)
             for ax in (above, below):
                 ax.set(xlabel="", ylabel="", xticks=[], yticks=[])
-            above.set_title("{pattern}\ntarget, n = {n}, k = {per_row}".format(**row.figures))
-            said = "attention, d = {dim}, {verdict}\nleak <= {leak:g}, distortion <= {distortion:g}"
-            below.set_title(said.format(**row.figures), fontsize=9)
+            cells, k = row.cells, row.target.per_row
+            above.set_title(f"{row.name}\ntarget, n = {cells['n']}, k = {k}")
+            bounds = f"leak <= {cells['leak']}, distortion <= {cells['distortion']}"
+            said = f"attention, d = {cells['learned d']}, {cells['verdict']}\n{bounds}"
+            below.set_title(said, fontsize=9)
         figure.colorbar(image, ax=axes, label="weight / largest weight of its row", shrink=0.6)
         title = "One attention module, its weights never changed: only the input differs"
         figure.suptitle(title, fontsize=17, weight="bold")
@@ -103,8 +122,8 @@ def run_demo(
     rng: int = 0,
     digits: bool = True,
     time_limit: float = 5.0,
-    num_threads: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
+    **options: Any,
 ) -> Demo:
     """Fit several patterns on one fixed module with dense random weights.
 
@@ -121,37 +140,13 @@ def run_demo(
     before = _digest(module)
     # The module is factorised here, once, so that the time of no pattern includes it.
     module.input_for(*np.zeros((2, 1, dim), module.dtype))
-    common: dict[str, Any] = {"rng": rng, "num_threads": num_threads}
     rows = []
     for name, A, order in _patterns(n, rng, digits):
         progress(f"{name}, n = {len(order)}")
-        t = hf.Target(A)
-        head = hf.fit(t, method="learned", module=module, time_limit=time_limit, **common)
-        judged = head.certificate
-        figures = {
-            "pattern": name,
-            **t.to_dict(),
-            # Zeros fill the input of a module that is larger than the smallest head.
-            "dim": head.dim if head.search is None else head.search.dim or head.dim,
-            "lower_bound": 1 if head.lower_bound is None else head.lower_bound.dim,
-            "proved_dim": hf.bounds.projection_dim(t.n, t.per_row, t.gamma),
-            "seconds": head.seconds,
-            "leak": float(number(judged.leak, 3)),
-            "distortion": float(number(judged.distortion, 3)),
-            "verdict": "certified" if judged.holds else "NOT certified",
-            "certificate": judged.to_dict(),
-        }
-        rows.append(DemoRow(t, head, order, figures))
-    weights = (before, _digest(module))
-    figures = {
-        "holds": all(row.fit.certificate.holds for row in rows),
-        "untouched": weights[0] == weights[1],
-        "weights": weights,
-        "seconds": time.perf_counter() - start,
-        **{name: getattr(module, name) for name in ("width", "dim", "dtype")},
-        "patterns": [row.figures for row in rows],
-    }
-    return Demo(rows, figures)
+        target = hf.Target(A)
+        fit = hf.fit(target, module=module, rng=rng, time_limit=time_limit, **options)
+        rows.append(DemoRow(name, target, order, fit))
+    return Demo(rows, module, (before, _digest(module)), time.perf_counter() - start)
 
 
 def _digest(module: hf.SelfAttention) -> str:
@@ -166,38 +161,20 @@ def _patterns(n: int, rng: int, digits: bool) -> Iterator[tuple[str, Any, NDArra
     yield "permutation", patterns.permutation(n, rng=rng), order
     yield "tree", patterns.tree(n), order
     if digits:
-        file = resources.files("headfit").joinpath("data", "digits_knn.npz")
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as data:
-            yield "digits_knn", patterns.digits_knn(), np.argsort(data["labels"], kind="stable")
+        file = Path(hf.__file__).with_name("data") / "digits_knn.npz"
+        labels = load_arrays(file, "file of arrays")["labels"]
+        yield "digits_knn", patterns.digits_knn(), np.argsort(labels, kind="stable")
 
 
-@command(
-    option("--out", suffixes=PICTURES, metavar="PNG",
-           help=f"where the picture goes; .pdf and .svg too (default: {PICTURE})"),
-    flag("--no-picture", "draw nothing"),
-    options_of(run_demo, "rng num_threads"),
-)  # fmt: skip
+@command(PLOT, options_of(hf.fit, "rng num_threads"))
 def demo(call: Call) -> Outcome:
-    """Run the demonstration, and draw it where Matplotlib is there.
+    """Run the demonstration, and perhaps draw it.
 
     headfit demo
-    headfit demo --out demo.pdf
-    headfit demo --no-picture --json
+    headfit demo --plot demo.png
+    headfit demo --json
     """
-    draws = not call.pop("no_picture", False)
-    if "out" in call and not draws:
-        raise InputError("--out must not be given beside --no-picture")
-    picture = call.pop("out", PICTURE if draws else None)
-    if picture == PICTURE:
-        call.files.check_free(PICTURE, PICTURES)
+    picture = call.pop("plot", None)
     results = run_demo(progress=call.say, **call)
-    text = str(results)
-    if picture is not None:
-        call.say("the picture")
-        try:
-            figure = results.draw()
-        except ImportError as error:
-            picture, text = None, f"{text}\n\nno picture: {error}"
-        else:
-            text += write_figure(call, picture, figure)
-    return Outcome({**results.figures, "picture": picture}, text, results.figures["holds"])
+    text = f"{results}{draw(call, picture, results.draw)}"
+    return Outcome(results.figures | {"picture": picture}, text, results.figures["holds"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.io
@@ -11,6 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import headfit as hf
+from headfit._attention.head_table import ModelTable
 from headfit._attention.heads import single_heads
 from headfit._base.files import load_arrays, replace_file
 from headfit._cli.command import Call
@@ -19,13 +22,8 @@ from headfit._cli.streams import DASH
 from headfit._fit.storage import read_fit
 from headfit.errors import InputError
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 PICTURES = (".png", ".pdf", ".svg")
-
-IN_FILES = ("scale", "mask", "key_lengths", "bias", "softcap", "key_mask", "sinks")
-"""The options of `Attention` that a file of arrays may hold beside Q and K."""
+PLOT = option("--plot", suffixes=PICTURES, metavar="FILE", help="draw it: .png, .pdf or .svg")
 
 LOGITS = options_of(hf.Attention, "scale mask position")
 
@@ -38,6 +36,8 @@ HEADS = (
     option("file", metavar="FILE", type=Path, help=".npz with Q and K, or a saved head, or -"),
     *LOGITS,
 )
+MATRIX = option("-o", "--output", suffixes=(".npz", ".mtx"), required=True, metavar="A",
+                help="the pattern, .npz or .mtx, or -")  # fmt: skip
 HEAD = option("--head", type=numbers, metavar="I", help="which head of several, as in 1,3")
 
 _KINDS = {"a saved head": {"about"}, "a capture": {"layers"}, "Q and K": {"Q", "K"},
@@ -50,59 +50,44 @@ def read_target(call: Call, mask: Any = None) -> hf.Target:
     return hf.Target(call.pop("A"), mask=mask, normalize=call.pop("normalize", False))
 
 
-def kind_of(path: Path, name: str = "file") -> str:
-    """Return what the file of an argument holds: one of the kinds above, or the names in it."""
-    if path.suffix != ".npz":
-        return "a saved head" if path.suffix == ".safetensors" else "a target"
-    names = load_arrays(path, "file of arrays", name).keys()
-    said = (kind for kind, own in _KINDS.items() if own <= names)
-    return next(said, ", ".join(names) or "nothing")
-
-
 def read(path: Path, name: str, *wanted: str, **options: Any) -> Any:
-    """Return what a file holds, which must be one of the kinds that are wanted.
+    """Return what the file of an argument holds, which must be one of the kinds that are wanted.
 
     Q and K, and W_Q and W_K, are read as a dictionary of arrays.
     """
-    kind = kind_of(path, name)
+    arrays, kind = {}, "a saved head" if path.suffix == ".safetensors" else "a target"
+    if path.suffix == ".npz":
+        arrays = load_arrays(path, "file of arrays", name)
+        names = ", ".join(arrays) or "nothing"
+        kind = next((kind for kind, own in _KINDS.items() if own <= arrays.keys()), names)
     if kind not in wanted:
         raise InputError(f"{name}: {path} must hold {' or '.join(wanted)}; it holds {kind}")
     if kind == "a target":
         return hf.Target(path, **options)
-    return read_fit(path, name) if kind == "a saved head" else load_arrays(path, kind, name)
+    if kind == "a saved head":
+        return read_fit(path, name)
+    return ModelTable.load(path) if kind == "a capture" else arrays
 
 
-def read_arrays(arrays: dict[str, NDArray[Any]], options: dict[str, Any]) -> dict[str, Any]:
+def logit_arguments(arrays: dict[str, NDArray[Any]], call: Call) -> dict[str, Any]:
     """Return Q, K and the options of a file of arrays, beside those of the command line."""
-    for name in arrays:
-        if name not in ("Q", "K", *IN_FILES):
-            raise InputError(f"file may hold {', '.join(IN_FILES)} beside Q and K; it holds {name}")
+    options, known = call.take(LOGITS), ", ".join(inspect.signature(hf.Attention).parameters)
+    for name, array in arrays.items():
+        if name not in known.split(", "):
+            raise InputError(f"file must hold options of hf.Attention: {known}; it holds {name}")
         if name in options:
             raise InputError(f"{name} must not be given: the file holds one")
-    return options | {name: _stored(name, array) for name, array in arrays.items()}
+        options[name] = array if array.ndim else array.item()
+        if name == "mask" and isinstance(options[name], str):
+            options[name] = mask(options[name])
+    return options
 
 
-def _stored(name: str, array: NDArray[Any]) -> Any:
-    if name == "mask" and array.dtype.kind == "U" and array.ndim == 0:
-        return mask(str(array))
-    return array.item() if array.ndim == 0 else array
-
-
-def mask_words(mask: Any) -> Any:
-    """Return a mask as a file holds it: in the words of --mask, or as it is."""
-    if isinstance(mask, tuple):
-        sides = mask[1] if isinstance(mask[1], tuple) else (mask[1],)
-        return np.array(f"{mask[0]}:{','.join(str(side) for side in sides)}")
-    return np.array(mask) if isinstance(mask, str) else mask
-
-
-def read_attention(path: Path, call: Call) -> hf.Attention:
-    """Return the attention of a file, be it a saved head or arrays."""
-    options = call.take(LOGITS)
-    known = read(path, "file", "Q and K", "a saved head")
+def attention_of(known: Any, call: Call) -> hf.Attention:
+    """Return the attention of what a file holds, be it a saved head or arrays."""
     if isinstance(known, dict):
-        return hf.Attention(**read_arrays(known, options))
-    return hf.Attention.of(known, **options)
+        return hf.Attention(**logit_arguments(known, call))
+    return hf.Attention.of(known, **call.take(LOGITS))
 
 
 def head_of(attention: hf.Attention, at: Any) -> hf.Attention:
@@ -118,13 +103,10 @@ def head_of(attention: hf.Attention, at: Any) -> hf.Attention:
     return single_heads(attention)[int(place)]
 
 
-def read_module(path: Path) -> hf.SelfAttention:
-    """Return the module of a file with W_Q and W_K, or that of a saved head."""
-    known = read(path, "module", "W_Q and W_K", "a saved head")
-    if isinstance(known, dict):
-        return hf.SelfAttention(known["W_Q"], known["W_K"], known.get("scale"))
-    module: hf.SelfAttention = known.module
-    return module
+def read_head(call: Call) -> hf.Attention:
+    """Return the one head that the command's argument FILE, with --head, names."""
+    known = read(call.pop("file"), "file", "Q and K", "a saved head")
+    return head_of(attention_of(known, call), call.pop("head", None))
 
 
 def save_matrix(A: Any, path: Path) -> None:
@@ -133,8 +115,8 @@ def save_matrix(A: Any, path: Path) -> None:
     replace_file(path, lambda file: write(file, A))
 
 
-def draw(call: Call, output: Path | None, name: str, *results: Any, **settings: Any) -> str:
-    """Write what a function of `headfit.plot` draws, if there is an output, and say where."""
+def draw(call: Call, output: Path | None, function: Callable[..., Any], *results: Any) -> str:
+    """Write the figure that a function draws of results, if there is an output, and say where."""
     if output is None:
         return ""
     call.say("drawing")
@@ -143,17 +125,11 @@ def draw(call: Call, output: Path | None, name: str, *results: Any, **settings: 
     matplotlib().use("agg")  # pyplot opens no window
     import matplotlib.pyplot as plt
 
+    def save(path: Path) -> None:
+        replace_file(path, lambda file: plt.gcf().savefig(file, format=path.suffix[1:]))
+
     with plt.rc_context({"savefig.dpi": 150}):
-        getattr(hf.plot, name)(*results, **settings)
-        text = write_figure(call, output, plt.gcf())
+        function(*results)
+        call.files.write(output, save)
     plt.close()
-    return text
-
-
-def write_figure(call: Call, output: Path, figure: Figure) -> str:
-    """Write a figure to a file whose name ends as one of PICTURES does, and say where."""
-    call.files.write(
-        output,
-        lambda path: replace_file(path, lambda file: figure.savefig(file, format=path.suffix[1:])),
-    )
     return f"\n\npicture: {'standard output' if output == DASH else output.resolve()}"

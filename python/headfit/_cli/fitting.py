@@ -8,25 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import headfit as hf
-from headfit._cli.command import Call, Outcome, command
-from headfit._cli.files import NORMALIZE, TARGET, read, read_module, read_target
-from headfit._cli.options import Option, option, options_of
+from headfit._cli.command import Call, Outcome, command, outcome
+from headfit._cli.files import NORMALIZE, TARGET, read, read_target
+from headfit._cli.options import option, options_of
 from headfit._fit.file_formats import FORMATS
 from headfit._fit.registry import METHODS
-from headfit.errors import HeadfitError, InputError
+from headfit.errors import HeadfitError
 
 TOLERANCES = options_of(hf.Tolerances)
-OWN = {
-    hf.methods.Learned: "effort reheats stages max_norm",
-    hf.methods.MaxMargin: "keys form",
-    hf.methods.Projection: None,
-}
+OF_METHODS = [
+    *options_of(hf.methods.Learned, "effort reheats stages max_norm"),
+    *options_of(hf.methods.MaxMargin, "keys form", keys={"help": "which keys (default: random)"}),
+    *options_of(hf.methods.Projection),
+]
 """The options of single methods that the command line has."""
-
-
-OF_METHODS: list[Option] = []
-for kind, names in OWN.items():
-    OF_METHODS += options_of(kind, names, keys={"help": "which keys (default: random)"})
 for each in OF_METHODS:
     owners = [m for m, k in METHODS.items() if each.name in inspect.signature(k).parameters]
     each.settings["help"] += f" [{', '.join(owners)}]"
@@ -55,12 +50,17 @@ def fit(call: Call) -> Outcome:
     """
     name, own, file = call.pop("method", "auto"), call.take(OF_METHODS), call.pop("output")
     method: Any = METHODS[name]
-    for other in own.keys() - inspect.signature(method).parameters.keys():
-        raise InputError(f"--{other.replace('_', '-')} is no option of --method {name}")
+    others = own.keys() - inspect.signature(method).parameters.keys()
+    call.refuse(others, f"is no option of --method {name}")
     method = method(**own)
     target = read_target(call, call.pop("mask", None))
     if "module" in call:
-        call["module"] = read_module(call["module"])
+        known = read(call["module"], "module", "W_Q and W_K", "a saved head")
+        call["module"] = (
+            hf.SelfAttention(known["W_Q"], known["W_K"], known.get("scale"))
+            if isinstance(known, dict)
+            else known.module
+        )
     call.say(f"fitting n = {target.n}")
     head = hf.fit(target, method=method, **call)
     call.say(f"writing {file}")
@@ -74,11 +74,8 @@ def fit(call: Call) -> Outcome:
 @command(
     TARGET,
     option("head", metavar="HEAD", type=Path, help="a head that headfit fit wrote, or -"),
-    options_of(
-        hf.certify,
-        "kernel num_threads",
-        kernel={"help": "a kernel, as headfit fit has it (default: as when it was fitted)"},
-    ),
+    options_of(hf.certify, "num_threads"),
+    options_of(hf.certify, "kernel", by_default="as when it was fitted"),
     options_of(hf.Tolerances, by_default="the head's"),
 )
 def certify(call: Call) -> Outcome:
@@ -138,18 +135,15 @@ def info(call: Call) -> Outcome:
     headfit info  # versions, CPU, compiler and threads
     """
     if "file" not in call:
-        if call:
-            raise InputError("--normalize needs the file of a target")
+        call.refuse(call, "needs the file of a target")
         config = hf.show_config()
         return Outcome(vars(config), str(config))
     file = call.pop("file")
     kinds = ("a target",) if call else ("a target", "a saved head")
     known = read(file, "file", *kinds, **call)
-    if not isinstance(known, hf.Target):
-        text = f"{known}\nmodule: {known.module}\nas recorded, not judged anew: {known.certificate}"
-        return Outcome({"file": file, "kind": "head", **known.to_dict()}, f"{file}: {text}")
-    proved = hf.bounds.projection_dim(known.n, known.per_row, known.gamma)
-    figures = {"file": file, "kind": "target", **known.to_dict(), "proved_dim": proved}
-    return Outcome(
-        figures, f"{file}: {known}\nsize proved to suffice for {hf.Tolerances()}: {proved}"
-    )
+    if isinstance(known, hf.Target):
+        proved = hf.bounds.projection_dim(known.n, known.per_row, known.gamma)
+        more = f"\nsize proved to suffice for {hf.Tolerances()}: {proved}"
+        return outcome(file, known, more=more, kind="target", proved_dim=proved)
+    more = f"\nmodule: {known.module}\nas recorded, not judged anew: {known.certificate}"
+    return outcome(file, known, more=more, kind="head")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,14 +15,15 @@ from headfit._cli.files import (
     HEAD,
     HEADS,
     LOGITS,
+    MATRIX,
     PICTURES,
+    PLOT,
+    attention_of,
     draw,
     head_of,
-    kind_of,
-    mask_words,
+    logit_arguments,
     read,
-    read_arrays,
-    read_attention,
+    read_head,
     save_matrix,
 )
 from headfit._cli.options import option, options_of
@@ -42,12 +42,11 @@ def describe(call: Call) -> Outcome:
     headfit describe model.npz --json  # what heads.table().save() wrote
     """
     file = call.pop("file")
-    if kind_of(file) == "a capture":
-        for name in call:
-            word = f"--{name.replace('_', '-')}"
-            raise InputError(f"{word} must not be given: the heads of a capture have been measured")
-        return outcome(file, ModelTable.load(file), kind="capture")
-    attention = read_attention(file, call)
+    known = read(file, "file", "Q and K", "a saved head", "a capture")
+    if isinstance(known, ModelTable):
+        call.refuse(call, "must not be given: the heads of a capture have been measured")
+        return outcome(file, known, kind="capture")
+    attention = attention_of(known, call)
     call.say(f"measuring {attention}")
     return outcome(file, hf.describe(attention, **call), kind="heads")
 
@@ -55,18 +54,16 @@ def describe(call: Call) -> Outcome:
 @command(
     HEADS,
     HEAD,
-    option("-o", "--output", suffixes=(".npz", ".mtx"), required=True, metavar="A",
-           help="the pattern, .npz or .mtx, or -"),
+    MATRIX,
     options_of(hf.sparsify, "per_row per_column exempt_columns mass num_threads"),
-)  # fmt: skip
+)
 def sparsify(call: Call) -> Outcome:
     """Keep the heaviest entries of a head's attention as a pattern, which headfit fit takes.
 
     headfit sparsify heads.npz --head 0,3 --mask causal --per-row 8 -o A.npz
     headfit sparsify head.npz --mask causal --mass 0.9 -o A.npz
     """
-    file = call.pop("output")
-    head = head_of(read_attention(call.pop("file"), call), call.pop("head", None))
+    file, head = call.pop("output"), read_head(call)
     call.say(f"reading {head}")
     kept = hf.sparsify(head, **call)
     call.files.write(file, partial(save_matrix, kept.matrix))
@@ -79,8 +76,7 @@ def sparsify(call: Call) -> Outcome:
     option("-o", "--output", suffixes=(".npz",), required=True, metavar="HEAD",
            help="the smaller head: .npz of Q and K, or -"),
     options_of(hf.shrink, "tv tv_worst dim dtype effort time_limit rng num_threads"),
-    option("--plot", suffixes=PICTURES, metavar="FILE",
-           help="draw closeness against head size: .png, .pdf or .svg"),
+    PLOT,
 )  # fmt: skip
 def shrink(call: Call) -> Outcome:
     """Find a smaller head that attends as a given one does, for this input.
@@ -88,17 +84,18 @@ def shrink(call: Call) -> Outcome:
     headfit shrink head.npz --mask causal --tv 0.05 -o small.npz
     headfit shrink heads.npz --head 0,3 --dim 8 --plot curve.png -o small.npz
     """
-    file, picture = call.pop("output"), call.pop("plot", None)
-    head = head_of(read_attention(call.pop("file"), call), call.pop("head", None))
+    file, picture, head = call.pop("output"), call.pop("plot", None), read_head(call)
     call.say(f"shrinking a head of size {head.dim}, n = {head.n}")
     if picture is None:
         call["curve_dims"] = ()  # no curve is drawn
     small = hf.shrink(head, **call)
     arrays = {"Q": small.Q, "K": small.K, "scale": np.array(small.scale)}
     if small.mask is not None:
-        arrays["mask"] = mask_words(small.mask)
-    call.files.write(file, lambda path: save_arrays(path, arrays))
-    draw(call, picture, "curve", small)
+        is_window = isinstance(small.mask, tuple)  # written in the words of --mask
+        words = ":".join(map(str, small.mask)) if is_window else small.mask
+        arrays["mask"] = np.array(words)
+    call.files.write(file, partial(save_arrays, arrays=arrays))
+    draw(call, picture, hf.plot.curve, small)
     return outcome(file, small, small.reached)
 
 
@@ -122,36 +119,29 @@ def compress(call: Call) -> Outcome:
     headfit compress passages.npz --mask causal --tv 0.05 -o maps.safetensors
     """
     file = call.pop("output")
-    arrays = read_arrays(read(call.pop("file"), "file", "Q and K"), call.take(LOGITS))
+    arguments = logit_arguments(read(call.pop("file"), "file", "Q and K"), call)
     call.say("compressing a head")
-    maps = hf.compress(arrays.pop("Q"), **arrays, **call, curve_dims=())
+    maps = hf.compress(arguments.pop("Q"), **arguments, **call, curve_dims=())
     call.files.write(file, maps.save)
     return outcome(file, maps, maps.reached)
 
 
 KINDS = {
     "attention": "the attention matrix, or that of a target",
-    "compare": "a target beside the attention, and where it leaks and distorts",
     "certificate": "how many rows of a saved head leak and distort how much",
     "search": "the sizes that the search for a saved head tried",
     "offsets": "attention by distance",
-    "heads": "small pictures of several heads",
 }
-SUITED = {
-    "a target": ("attention",),
-    "a saved head": ("certificate", "search", "attention", "offsets", "compare"),
-    "Q and K of one head": ("attention", "offsets", "compare"),
-    "several heads (--head chooses one)": ("heads",),
-}
-"""The kinds of pictures of what a file holds, the usual one first."""
 
 
 @command(
     HEADS,
     HEAD,
-    option("--target", type=Path, metavar="A", help="what to compare the head with"),
+    option("--target", type=Path, metavar="A", help="draw this target beside the attention of a "
+           "head, and where it leaks and distorts"),
     option("--kind", choices=KINDS, metavar="KIND", help="; ".join(
-        f"{kind}: {about}" for kind, about in KINDS.items()) + " (default: what suits the file)"),
+        f"{kind}: {about}" for kind, about in KINDS.items()) + " (default: certificate for a saved "
+        "head; small pictures of several heads; or attention)"),
     option("-o", "--output", suffixes=PICTURES, required=True, metavar="PICTURE",
            help="the picture, .png, .pdf or .svg, or -"),
 )  # fmt: skip
@@ -164,31 +154,20 @@ def plot(call: Call) -> Outcome:
     headfit plot heads.npz --mask causal --head 0,3 --kind offsets -o offsets.png
     """
     file, picture = call.pop("file"), call.pop("output")
-    holds, drawn = _drawn(file, call)
-    kind = call.get("kind", "compare" if "target" in call else SUITED[holds][0])
-    if kind not in SUITED[holds]:
-        kinds = " or ".join(SUITED[holds])
-        raise InputError(f"--kind must be {kinds}: {file} holds {holds}; got {kind}")
-    if (kind == "compare") != ("target" in call):
-        raise InputError(f"--kind compare and --target go together; got --kind {kind}")
+    kind, target = call.pop("kind", None), call.pop("target", None)
+    if kind and target:
+        raise InputError("--kind must not be given beside --target, which compares")
+    drawn = read(file, "file", "a target", "a saved head", "Q and K")
+    if isinstance(drawn, dict):
+        at, drawn = call.pop("head", None), attention_of(drawn, call)
+        if at is None and drawn.lead and not (kind or target):
+            kind = "heads_grid"
+        else:
+            drawn = head_of(drawn, at)
+    call.refuse(call, f"is for a file with Q and K; {file} is none")
     results = [drawn]
-    if kind == "compare":
-        results.insert(0, hf.Target(call["target"], mask=drawn.mask))
-    name = "heads_grid" if kind == "heads" else kind
-    settings = {"colorbar": True} if kind in ("attention", "compare") else {}
-    text = draw(call, picture, name, *results, **settings)
+    if target:
+        kind, results = "compare", [hf.Target(target, mask=drawn.mask), drawn]
+    kind = kind or ("certificate" if isinstance(drawn, hf.results.Fit) else "attention")
+    text = draw(call, picture, getattr(hf.plot, kind), *results)
     return Outcome({"kind": kind, "picture": picture}, text.strip())
-
-
-def _drawn(file: Path, call: Call) -> tuple[str, Any]:
-    """Return what a file holds: in words, and as an object to draw."""
-    if kind_of(file) == "Q and K":
-        at, attention = call.pop("head", None), read_attention(file, call)
-        if attention.lead and at is None:
-            return "several heads (--head chooses one)", attention
-        return "Q and K of one head", head_of(attention, at)
-    for each in (*LOGITS, HEAD):
-        if each.name in call:
-            raise InputError(f"{each.words[0]} is for a file with Q and K; {file} is none")
-    known = read(file, "file", "a target", "a saved head")
-    return "a target" if isinstance(known, hf.Target) else "a saved head", known

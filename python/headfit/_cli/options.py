@@ -79,11 +79,6 @@ class Option(NamedTuple):
     settings: dict[str, Any]
     suffixes: tuple[str, ...] = ()
 
-    @property
-    def is_input(self) -> bool:
-        """Whether it is a file to read."""
-        return self.settings.get("type") is Path and not self.suffixes
-
 
 def option(*words: str, suffixes: tuple[str, ...] = (), **settings: Any) -> Option:
     """Return an option that no signature has, in argparse's words; with suffixes an output."""
@@ -107,12 +102,27 @@ def options_of(
     `by_default` are words in place of each default, and `changes` settings of argparse in place of
     those that are made.
     """
-    described = parameters(function)
-    signature = inspect.signature(function).parameters
-    return [
-        _option(signature[name], *described.get(name, ("", "")), by_default, changes.get(name, {}))
-        for name in (signature if names is None else names.split())
-    ]
+    described, signature = parameters(function), inspect.signature(function).parameters
+    made = []
+    for name in signature if names is None else names.split():
+        default, (kind, text) = signature[name].default, described.get(name, ("", ""))
+        settings = {"help": _first_sentence(text, default)}
+        settings |= BY_NAME.get(name) or _settings(str(signature[name].annotation), kind, default)
+        words = by_default
+        if words is None and not (default is None or default is inspect.Parameter.empty):
+            words = f"{default:g}" if isinstance(default, float) else str(default)
+        if words is not None and not isinstance(default, bool):
+            settings["help"] = f"{settings['help'].split(' (default')[0]} (default: {words})"
+        settings |= changes.get(name, {})
+        if default is inspect.Parameter.empty:
+            made.append(Option(name, (name,), settings))
+            continue
+        word = settings.pop("word", name).replace("_", "-")
+        if not {"action", "choices", "metavar"} & settings.keys():
+            kind = getattr(settings["type"], "__name__", "")
+            settings["metavar"] = {"int": "N", "float": "X"}.get(kind, word.upper())
+        made.append(Option(name, (f"--{word}",), {"dest": name, **settings}))
+    return made
 
 
 def parameters(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:
@@ -127,30 +137,6 @@ def parameters(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:
         for names, kind, body in entries
         for name in names.split(", ")
     }
-
-
-def _option(
-    parameter: inspect.Parameter,
-    kind: str,
-    text: str,
-    by_default: str | None,
-    changes: dict[str, Any],
-) -> Option:
-    name, default = parameter.name, parameter.default
-    settings = {"help": _first_sentence(text, default)}
-    settings |= BY_NAME.get(name) or _settings(str(parameter.annotation), kind, default)
-    if by_default is None and not (default is None or default is parameter.empty):
-        by_default = f"{default:g}" if isinstance(default, float) else str(default)
-    if by_default is not None and not isinstance(default, bool):
-        settings["help"] = f"{settings['help'].split(' (default')[0]} (default: {by_default})"
-    settings |= changes
-    if default is parameter.empty:
-        return Option(name, (name,), settings)
-    word = settings.pop("word", name).replace("_", "-")
-    if not {"action", "choices", "metavar"} & settings.keys():
-        kind = getattr(settings["type"], "__name__", "")
-        settings["metavar"] = {"int": "N", "float": "X"}.get(kind, word.upper())
-    return Option(name, (f"--{word}",), {"dest": name, **settings})
 
 
 def _settings(annotation: str, kind: str, default: Any) -> dict[str, Any]:

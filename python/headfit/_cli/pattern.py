@@ -14,7 +14,7 @@ from headfit import patterns
 from headfit._base.files import load_array, opened
 from headfit._base.sparse import load_matrix
 from headfit._cli.command import Call, Command, Outcome, command, examples, outcome
-from headfit._cli.files import PICTURES, draw, save_matrix
+from headfit._cli.files import MATRIX, PLOT, draw, save_matrix
 from headfit._cli.fitting import TOLERANCES
 from headfit._cli.options import Option, option, options_of, pair
 from headfit._cli.streams import DASH
@@ -92,12 +92,10 @@ class _Kinds:
     def fill(self, parser: argparse.ArgumentParser) -> None:
         parser.epilog = examples(self)
         kinds = parser.add_subparsers(metavar="KIND", required=True)
-        file = option("-o", "--output", suffixes=(".npz", ".mtx"), required=True, metavar="A",
-                      help="the file, .npz or .mtx, or -")  # fmt: skip
         for kind in KINDS:
             about = (inspect.getdoc(getattr(patterns, kind)) or "").split("\n")[0].replace("`", "")
             one = kinds.add_parser(kind, help=about, description=about)
-            Command(functools.partial(_make, kind), (*options_of_kind(kind), file)).fill(one)
+            Command(functools.partial(_make, kind), (*options_of_kind(kind), MATRIX)).fill(one)
             one.epilog = None
 
 
@@ -133,7 +131,7 @@ def function_of_n(kind: str, chosen: dict[str, Any], rng: int) -> Callable[[int]
         method={"choices": METHODS, "help": "how queries and keys are found (default: auto)"},
     ),
     TOLERANCES,
-    option("--plot", suffixes=PICTURES, metavar="FILE", help="draw it: .png, .pdf or .svg"),
+    PLOT,
 )  # fmt: skip
 def plan(call: Call) -> Outcome:
     """Say whether a head of a size and format is enough for a pattern, in a minute at most.
@@ -153,5 +151,5 @@ def plan(call: Call) -> Outcome:
     else:
         planned = call.files.path(Path(name))
     answer = hf.plan(planned, progress=call.say, **call)
-    text = f"{answer}{draw(call, picture, 'plan', answer)}"
+    text = f"{answer}{draw(call, picture, hf.plot.plan, answer)}"
     return Outcome({**answer.to_dict(), "picture": picture}, text, answer.verdict == "yes")

@@ -28,18 +28,14 @@ _KINDS = {b"PK": ".npz", b"\x93NUMPY": ".npy", b"%%MatrixMarket": ".mtx"}
 class Streams(contextlib.ExitStack):
     """The files of a call. What the command prints goes to stderr if a file goes to stdout."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._force = False
-        self._copy: Path | None = None
-        self._stdout: IO[bytes] | None = None
+    _copy: Path | None = None
+    _stdout: IO[bytes] | None = None
 
     def claim(self, outputs: list[tuple[Path, tuple[str, ...]]], force: bool, json: bool) -> None:
         """Check the files to write, each with the suffixes that it may have, before any work."""
-        self._force = force
         for path, suffixes in outputs:
             if path != DASH:
-                self.check_free(path, suffixes)
+                _check_free(path, suffixes, force)
             elif self._stdout is not None:
                 raise InputError("only one output can be -, standard output")
             elif json:
@@ -49,17 +45,6 @@ class Streams(contextlib.ExitStack):
             else:
                 self._stdout, self._suffix = sys.stdout.buffer, suffixes[0]
                 self.enter_context(contextlib.redirect_stdout(sys.stderr))
-
-    def check_free(self, path: Path, suffixes: tuple[str, ...]) -> None:
-        """Raise an InputError for a file that cannot be written, or exists, without --force."""
-        if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-            raise InputError(f"there is no folder {path.parent} that can be written to")
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path} is a folder, or no ordinary file")
-        if path.suffix not in suffixes:
-            raise InputError(f"{path} must end in {' or '.join(suffixes)}")
-        if path.exists() and not self._force:
-            raise InputError(f"{path} exists already: --force replaces it")
 
     def _temporary(self, name: str) -> Path:
         folder = tempfile.TemporaryDirectory(prefix="headfit-")
@@ -98,6 +83,18 @@ class Streams(contextlib.ExitStack):
         return message if self._copy is None else message.replace(str(self._copy), "standard input")
 
 
+def _check_free(path: Path, suffixes: tuple[str, ...], force: bool) -> None:
+    """Raise an InputError for a file that cannot be written, or exists, without --force."""
+    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise InputError(f"there is no folder {path.parent} that can be written to")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is a folder, or no ordinary file")
+    if path.suffix not in suffixes:
+        raise InputError(f"{path} must end in {' or '.join(suffixes)}")
+    if path.exists() and not force:
+        raise InputError(f"{path} exists already: --force replaces it")
+
+
 @contextlib.contextmanager
 def progress(wanted: bool | None = None) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows a line of progress on stderr, by default on terminals only.
@@ -105,15 +102,12 @@ def progress(wanted: bool | None = None) -> Iterator[Callable[[str], None]]:
     On a terminal each line takes the place of the last, and the end clears it.
     """
     terminal = sys.stderr.isatty()
-    shows = terminal if wanted is None else wanted
     start, end = ("\r\x1b[2K", "") if terminal else ("headfit: ", "\n")
-
-    def say(line: str) -> None:
-        if shows:
-            print(f"{start}{line} ...", end=end, file=sys.stderr, flush=True)
-
+    if not (terminal if wanted is None else wanted):
+        yield lambda line: None
+        return
     try:
-        yield say
+        yield lambda line: print(f"{start}{line} ...", end=end, file=sys.stderr, flush=True)
     finally:
-        if shows and terminal:
+        if terminal:
             print(start, end="", file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tomllib
 from pathlib import Path
@@ -9,11 +10,10 @@ from typing import Any
 
 from headfit._base.files import as_path, opened
 from headfit._cli.command import Call, Outcome, command
-from headfit._cli.options import flag, option, options_of
-from headfit._sweep.table import Sweep, Table, open_tasks
+from headfit._cli.options import option, options_of
 from headfit._sweep.work import Work, tasks_of
 from headfit.errors import InputError
-from headfit.sweep import checked_numbers, grid, run
+from headfit.sweep import grid, run
 
 KEYS = ("out", "workers", "num_threads", "grid")
 CONNECTING = 10
@@ -27,8 +27,7 @@ SHOWN = 5
     option("--out", metavar="TABLE", help="the file of the results, in JSON Lines (default: that "
            "of FILE); points that it has are not computed again"),
     option("--scheduler", metavar="ADDRESS", help="compute on the Dask cluster of this scheduler"),
-    options_of(run, "workers num_threads retry_failed", by_default="as FILE says"),
-    flag("--dry-run", "check FILE, count its points, and end"),
+    options_of(run, "workers num_threads retry_failed dry_run", by_default="as FILE says"),
 )  # fmt: skip
 def sweep(call: Call) -> Outcome:
     """Fit a head for every point of a file, and keep every result.
@@ -37,50 +36,30 @@ def sweep(call: Call) -> Outcome:
     headfit sweep sweep.toml --out results.jsonl --dry-run
     headfit sweep sweep.toml --out results.jsonl --scheduler tcp://10.0.0.1:8786
     """
-    file, scheduler = call.pop("file"), call.pop("scheduler", None)
-    if scheduler is not None and "workers" in call:
-        raise InputError("--workers must not be given beside --scheduler")
+    file, scheduler, dry_run = call.pop("file"), call.pop("scheduler", None), "dry_run" in call
     options = read_sweep_file(file) | call
-    points, out = options.pop("points"), options.pop("out", None)
+    out = options.pop("out", None)
     if out is None:
         raise InputError(f"{file}: out must be given, there or as --out")
-    if options.pop("dry_run", False):
-        swept, more = _there(points, Path(out), **options)
-    else:
-        swept, more = _swept(points, out, scheduler, progress=call.say, **options), {}
+    with contextlib.ExitStack() as stack:
+        if scheduler is not None:
+            call.refuse(call.keys() & {"workers"}, "must not be given beside --scheduler")
+            client = stack.enter_context(_connected(scheduler))
+            options |= {"workers": None, "executor": client.get_executor()}
+        swept = run(options.pop("points"), out, progress=call.say, **options)
     done, failed = len(swept.rows), len(swept.failures)
-    figures = {"table": str(out), "done": done, "failed": failed, **more, "damaged": swept.damaged}
+    figures = {"table": str(out), "done": done, "failed": failed}
     lines = [f"{out}: {done} points done, {failed} failed"]
-    lines[0] += "".join(f", {count} {name.replace('_', ' ')}" for name, count in more.items())
+    if dry_run:
+        figures["to_compute"] = swept.to_compute
+        lines[0] += f", {swept.to_compute} to compute"
     for failure in swept.failures[:SHOWN]:
         said = [f"{n} = {json.dumps(failure[n])}" for n in swept.axes if n in failure]
         error = " ".join(failure["exception"].split())
         lines.append(f"  failed: {', '.join(said)}{': ' if said else ''}{error}")
     lines += [f"  damaged: {line}" for line in swept.damaged]
-    return Outcome(figures, "\n".join(lines), bool(more) or not failed)
-
-
-def _there(
-    points: list[Any],
-    out: Path,
-    workers: Any = None,
-    num_threads: Any = None,
-    retry_failed: bool = False,
-) -> tuple[Sweep, dict[str, int]]:
-    """Return the results that a table has of some points, and how many are to be computed."""
-    checked_numbers(workers, num_threads)
-    tasks, table = tasks_of(points, Work.of(None, None)), Table(out, may_lack=True)
-    todo = open_tasks(tasks, table, retry_failed)
-    records = [table.records[t.key] for t in tasks if t.key in table.records]
-    return Sweep(out, records, table.damaged), {"to_compute": len(todo)}
-
-
-def _swept(points: list[Any], out: Any, scheduler: str | None, **options: Any) -> Sweep:
-    """Return the results of some points, on a cluster if there is a scheduler."""
-    if scheduler is None:
-        return run(points, out, **options)
-    with _connected(scheduler) as client:
-        return run(points, out, executor=client.get_executor(), **{**options, "workers": None})
+    figures["damaged"] = swept.damaged
+    return Outcome(figures, "\n".join(lines), dry_run or not failed)
 
 
 def _connected(address: str) -> Any:
@@ -101,17 +80,12 @@ def _connected(address: str) -> Any:
 def read_sweep_file(path: str) -> dict[str, Any]:
     """Return what a file in TOML says: `KEYS`, with checked points in place of the grids.
 
-    Raises
-    ------
-    InputError
-        For anything that is not as it should be; the message names the file, the table and the
-        key.
+    An error names the file, the table and the key.
     """
+    with opened(path, "file", "is no file of a sweep") as stream:
+        text = stream.read()
     try:
-        with opened(path, "file", "is no file of a sweep") as stream:
-            said = tomllib.load(stream)
-    except InputError:
-        raise
+        said = tomllib.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
         raise InputError(f"file: {path} is no TOML: {error}") from error
     try:

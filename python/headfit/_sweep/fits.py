@@ -29,9 +29,6 @@ DEFAULTS: Mapping[str, Any] = {
 }  # fmt: skip
 """What a point may say besides its pattern, the pattern's arguments and the method's options."""
 
-NUMBERS = ("leak", "distortion", "max_logit", "scale", "time_limit")
-"""Those of them that are real numbers."""
-
 UNSUITED = ("from_graph", "from_mask")
 """Patterns that are made from an object of Python, which a point cannot hold."""
 
@@ -86,8 +83,8 @@ def checked_fit_point(said: Mapping[str, Any]) -> dict[str, Any]:
     word = as_choice(point.get("method", DEFAULTS["method"]), "method", tuple(METHODS))
     known = {
         **{name: (str(p.annotation), p.default) for name, p in _parameters(kind).items()},
-        **{name: ("float" if name in NUMBERS else "", d) for name, d in DEFAULTS.items()},
-        **{name: (str(o.type), o.default) for name, o in _options(word, kind).items()},
+        **{name: ("", default) for name, default in DEFAULTS.items()},
+        **{name: ("", option.default) for name, option in _options(word, kind).items()},
     }
     for name in point:
         if name not in ("pattern", *known):
@@ -127,7 +124,7 @@ def _options(word: str, pattern: str) -> dict[str, dataclasses.Field[Any]]:
 
 
 def _typed(value: Any, name: str, annotation: str) -> Any:
-    """Check the type of an argument or option; its range is for others to check."""
+    """Check the type of an argument of a pattern; its range is for others to check."""
     kinds = annotation.replace(" | None", "")
     if kinds == "int":
         return as_count(value, name, 0)

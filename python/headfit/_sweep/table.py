@@ -170,6 +170,8 @@ class Sweep(Shown):
         `traceback` in place of a result.
     damaged : list of str
         Lines that are no records, or whose point was changed. They count for nothing, and stay.
+    to_compute : int
+        Points that a dry run has left to compute; 0 otherwise.
 
     Examples
     --------
@@ -181,6 +183,8 @@ class Sweep(Shown):
     >>> swept.columns["certified"]
     array([ True,  True])
     """
+
+    to_compute = 0
 
     def __init__(self, path: Path, records: Iterable[Record], damaged: Sequence[str] = ()) -> None:
         self.path, self.damaged = path, list(damaged)

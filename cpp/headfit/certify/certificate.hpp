@@ -2,6 +2,7 @@
 // holds in exact arithmetic for the stored numbers. It knows nothing of methods.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "headfit/base/threads.hpp"
@@ -43,6 +44,12 @@ struct CertifyOptions {
 // and the stray mass (the attention off the support) are computed, as exactly as the logits.
 struct CertificateRows {
   explicit CertificateRows(Index n);
+
+  // Whether every row is proved to be within the tolerances.
+  bool holds() const {
+    return std::all_of(verdict.begin(), verdict.end(),
+                       [](Verdict row) { return row == Verdict::holds; });
+  }
 
   Vector<double> leak;
   Vector<double> distortion;

@@ -1,0 +1,95 @@
+#include "headfit/headfit.hpp"
+
+#include <cmath>
+
+#include "headfit/attention/attention.hpp"
+#include "headfit/learned/fit_learned.hpp"
+#include "headfit/projection/projection.hpp"
+
+namespace headfit {
+namespace {
+
+Heads<float> one_head(const Matrix<float>& x) {
+  return {x.data(), 1, x.rows(), x.cols(), x.size(), x.cols()};
+}
+
+OutHeads<float> out_to(Matrix<float>& x) { return {x.data(), x.size(), x.cols()}; }
+
+}  // namespace
+
+Pattern::Pattern(const Eigen::SparseMatrix<double, Eigen::RowMajor>& weights, const Mask& mask)
+    : mask_(mask) {
+  if (weights.rows() != weights.cols()) {
+    throw InputError("a pattern must be a square matrix; got " + std::to_string(weights.rows()) +
+                     " x " + std::to_string(weights.cols()));
+  }
+  using Entry = Eigen::SparseMatrix<double, Eigen::RowMajor>::InnerIterator;
+  for (Index i = 0; i < weights.rows(); ++i) {
+    for (Entry entry(weights, i); entry; ++entry) {
+      if (entry.value() == 0) continue;
+      columns_.push_back(static_cast<Column>(entry.col()));
+      weights_.push_back(entry.value());
+    }
+    offsets_.push_back(static_cast<Offset>(columns_.size()));
+  }
+  constexpr double sum_tolerance = 1e-6;  // that of the Python package
+  validate_target(target(), sum_tolerance, {});
+}
+
+Target Pattern::target() const {
+  return {tokens(), offsets_.data(), columns_.data(), weights_.data(), mask_};
+}
+
+LogitSource<float> Head::logits() const {
+  LogitSource<float> source;
+  source.q = one_head(q);
+  source.k = one_head(k);
+  source.scale = scale;
+  source.mask = mask;
+  return source;
+}
+
+std::optional<Head> find_head(const Pattern& pattern, Index dim, const Tolerances& tolerances,
+                              std::uint64_t seed, const Run& run) {
+  LearnedOptions options;
+  options.dim = dim;
+  options.seed = seed;
+  const Target target = pattern.target();
+  LearnedResult result = fit_learned(target, tolerances, options, run);
+  if (result.status != LearnedStatus::Met) return {};
+  return Head{std::move(result.q), std::move(result.k), 1, target.mask};
+}
+
+Head projected_head(const Pattern& pattern, Index dim, const Tolerances& tolerances,
+                    std::uint64_t seed, const Run& run) {
+  if (dim < 1) throw InputError("dim must be at least 1; got " + std::to_string(dim));
+  const Target target = pattern.target();
+  Head head{Matrix<float>(target.n, dim), Matrix<float>(target.n, dim),
+            1 / std::sqrt(static_cast<double>(dim)), target.mask};
+  project_identity<float>(target, tolerances, {Sketch::rademacher, seed, head.scale}, head.q,
+                          head.k, run);
+  return head;
+}
+
+CertificateRows certify(const Pattern& pattern, const Head& head, const Tolerances& tolerances,
+                        const Run& run) {
+  return certify_logits(pattern.target(), head.logits(), tolerances, {}, run);
+}
+
+Matrix<float> attention(const Head& head, const Run& run) {
+  Matrix<float> matrix(head.q.rows(), head.k.rows());
+  attention_matrix(head.logits(), out_to(matrix), run);
+  return matrix;
+}
+
+Matrix<float> attend(const Head& head, const Matrix<float>& values, const Run& run) {
+  if (values.rows() != head.k.rows()) {
+    throw InputError("there must be one row of values for each of " +
+                     std::to_string(head.k.rows()) + " keys; got " + std::to_string(values.rows()));
+  }
+  Matrix<float> result(head.q.rows(), values.cols());
+  attention_apply(head.logits(), one_head(values), out_to(result), run);
+  return result;
+}
+
+}  // namespace headfit

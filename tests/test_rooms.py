@@ -22,6 +22,7 @@ FLOORS = (
     "projection",
     "row_qp",  # one row of max-margin queries
     "max_margin",
+    "descent",  # what descents of a divergence share
     "learned",
     "soft",  # heads for dense targets
     "compress",  # smaller heads for every input

@@ -1,6 +1,7 @@
 // Maps that make a head smaller for every input.
 #include "headfit/compress/compress.hpp"
 #include "descents.hpp"
+#include "headfit/soft/compare.hpp"
 #include "logits.hpp"
 
 namespace headfit::python {
@@ -114,17 +115,17 @@ py::tuple compare_rows(const std::vector<LogitArrays>& originals,
     found = compare_heads(first, second, run);
   }
   std::size_t rows = 0;
-  for (const SoftDistances& part : found) rows += part.asks.size();
+  for (const SoftDistances& part : found) rows += part.attends.size();
   Array<double> divergence(static_cast<Index>(rows)), variation(static_cast<Index>(rows));
-  Array<bool> asks(static_cast<Index>(rows));
+  Array<bool> attends(static_cast<Index>(rows));
   Index at = 0;
   for (const SoftDistances& part : found) {
     std::copy(part.divergence.begin(), part.divergence.end(), divergence.mutable_data() + at);
     std::copy(part.variation.begin(), part.variation.end(), variation.mutable_data() + at);
-    std::copy(part.asks.begin(), part.asks.end(), asks.mutable_data() + at);
-    at += static_cast<Index>(part.asks.size());
+    std::copy(part.attends.begin(), part.attends.end(), attends.mutable_data() + at);
+    at += static_cast<Index>(part.attends.size());
   }
-  return py::make_tuple(divergence, variation, asks);
+  return py::make_tuple(divergence, variation, attends);
 }
 
 }  // namespace

@@ -2,16 +2,16 @@
 #pragma once
 
 #include "arrays.hpp"
-#include "headfit/soft/stopping.hpp"
+#include "headfit/descent/limits.hpp"
 
 namespace headfit::python {
 
-inline const char* ending_of(SoftStatus status) {
+inline const char* ending_of(DescentStatus status) {
   switch (status) {
-    case SoftStatus::Enough: return "enough";
-    case SoftStatus::Converged: return "converged";
-    case SoftStatus::StepLimit: return "step limit";
-    case SoftStatus::TimeLimit: return "time limit";
+    case DescentStatus::Enough: return "enough";
+    case DescentStatus::Converged: return "converged";
+    case DescentStatus::StepLimit: return "step limit";
+    case DescentStatus::TimeLimit: return "time limit";
     default: return "stopped";
   }
 }

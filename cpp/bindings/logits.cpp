@@ -1,7 +1,7 @@
 // Masks and logits: made and checked once, then passed to every function that reads them.
 #include "logits.hpp"
 
-#include "headfit/logits/check_mask.hpp"
+#include "headfit/logits/source.hpp"
 
 namespace headfit::python {
 namespace {

@@ -130,9 +130,9 @@ void bind_soft(py::module_& m) {
       const py::gil_scoped_release release;
       rows = compare_soft(view, source, run);
     }
-    Array<bool> asks(static_cast<Index>(rows->asks.size()));
-    std::copy(rows->asks.begin(), rows->asks.end(), asks.mutable_data());
-    return py::make_tuple(array_of(rows->divergence), array_of(rows->variation), asks);
+    Array<bool> attends(static_cast<Index>(rows->attends.size()));
+    std::copy(rows->attends.begin(), rows->attends.end(), attends.mutable_data());
+    return py::make_tuple(array_of(rows->divergence), array_of(rows->variation), attends);
   }, Standard(), py::arg("target"), py::arg("attention"), py::arg("threads"));
 }
 

@@ -3,6 +3,7 @@
 
 #include "check.hpp"
 #include "headfit/compress/compress.hpp"
+#include "headfit/soft/compare.hpp"
 #include "problem.hpp"
 
 using namespace headfit;
@@ -247,7 +248,7 @@ TEST(descent_makes_no_more_steps_than_it_may) {
       const CompressResult found = fit_maps<float>(loss, nullptr, options, Run{1, {}});
       CHECK(found.history.size() == 1);
       const bool is_larger = loss.evaluate(options.start, nullptr, Run{1, {}}, &targets) > enough;
-      CHECK(found.status == (is_larger ? SoftStatus::StepLimit : SoftStatus::Enough));
+      CHECK(found.status == (is_larger ? DescentStatus::StepLimit : DescentStatus::Enough));
       larger += is_larger;
     }
   }

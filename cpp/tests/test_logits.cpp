@@ -4,7 +4,6 @@
 
 #include "check.hpp"
 #include "headfit/base/best_few.hpp"
-#include "headfit/logits/check_mask.hpp"
 #include "headfit/logits/stream.hpp"
 #include "problem.hpp"
 
@@ -80,6 +79,36 @@ void check_logits() {
 
 TEST(logits_float) { check_logits<float>(); }
 TEST(logits_double) { check_logits<double>(); }
+
+// Logits that are asked for have the bits of those that are streamed.
+template <class T>
+void check_reader() {
+  for_all_problems<T>([](const Problem<T>& p, const std::string& where) {
+    constexpr Index most = 20;
+    const LogitSource<T> source = p.source();
+    Stack<T> streamed(p.heads, source.row_count(), p.m, T(-7));
+    attention_logits(source, streamed.out(), {1, {}});
+    const detail::PackedKeys<T> keys(source, 0, source.k.count, {1, {}});
+    LogitReader<T> reader(source, keys);
+    const Index stride = round_up(p.m, Blocking<T>::panel);
+    Buffer<T> rows;
+    T* asked = rows.ensure(round_up(most, Blocking<T>::row_group) * stride);
+    for (Index h = 0; h < p.heads; ++h) {
+      for (Index first = 0; first < source.row_count(); first += most) {
+        const Index count = std::min(most, source.row_count() - first);
+        reader.read({h, first, count, 0, p.m}, asked, stride);
+        for (Index r = 0; r < count; ++r) {
+          const bool is_same = std::equal(asked + r * stride, asked + r * stride + p.m,
+                                          &streamed.at(h, first + r, 0));
+          CHECK_THAT(is_same, where, ", head ", h, " row ", first + r);
+        }
+      }
+    }
+  });
+}
+
+TEST(asked_logits_float) { check_reader<float>(); }
+TEST(asked_logits_double) { check_reader<double>(); }
 
 // What the stream tells a fold that asks for logits above a limit: all hits of each row, and the
 // least logits. With `moving` the limit of a row is the largest logit so far.

@@ -1,9 +1,8 @@
-// Dense soft targets: sums of features, the loss against its definition, the descent.
+// Dense soft targets: the loss against its definition, the descent.
 #include <atomic>
 
 #include "check.hpp"
 #include "headfit/soft/compare.hpp"
-#include "headfit/soft/feature_sums.hpp"
 #include "headfit/soft/fit_soft.hpp"
 #include "problem.hpp"
 
@@ -43,40 +42,6 @@ Problem<T> smaller(const Problem<T>& p, Index d, Numbers& numbers) {
 }
 
 template <class T>
-void check_sums(Index rows, Index count, Index cols) {
-  Numbers numbers(7);
-  const Index padded = (cols + simd::lanes<T> - 1) / simd::lanes<T> * simd::lanes<T>;
-  Stack<T> w = Stack<T>::random(1, rows, padded, numbers);
-  for (Index r = 0; r < rows; ++r) {
-    for (Index c = cols; c < padded; ++c) w.at(0, r, c) = 0;
-  }
-  const Stack<T> along_cols = Stack<T>::random(1, count, padded, numbers);
-  const Stack<T> along_rows = Stack<T>::random(1, rows, count, numbers);
-  Stack<T> gathered(1, rows, count), out(1, count, padded, T(1));
-  soft::gather(w.data.data(), padded, rows, along_cols.data.data(), padded, count, padded,
-               gathered.data.data(), count);
-  soft::spread(w.data.data(), padded, rows, along_rows.data.data(), count, count, padded,
-               out.data.data(), padded);
-  const double rounding = 1e-6 * static_cast<double>(cols + rows);
-  for (Index f = 0; f < count; ++f) {
-    for (Index r = 0; r < rows; ++r) {
-      double sum = 0;
-      for (Index c = 0; c < cols; ++c) {
-        sum += double(w.at(0, r, c)) * double(along_cols.at(0, f, c));
-      }
-      CHECK_THAT(std::abs(double(gathered.at(0, r, f)) - sum) < rounding, r, " ", f);
-    }
-    for (Index c = 0; c < cols; ++c) {
-      double sum = 1;
-      for (Index r = 0; r < rows; ++r) {
-        sum += double(w.at(0, r, c)) * double(along_rows.at(0, r, f));
-      }
-      CHECK_THAT(std::abs(double(out.at(0, f, c)) - sum) < rounding, f, " ", c);
-    }
-  }
-}
-
-template <class T>
 void check_loss() {
   std::uint64_t seed = 0;
   for (const auto& masking : all_masks<T>()) {
@@ -113,14 +78,6 @@ void check_loss() {
 
 }  // namespace
 
-TEST(sums_of_features) {
-  for (const auto& [rows, count, cols] :
-       {std::array<Index, 3>{1, 4, 1}, {3, 8, 17}, {24, 4, 1100}, {7, 36, 64}, {12, 12, 2050}}) {
-    check_sums<float>(rows, count, cols);
-    check_sums<double>(rows, count, cols);
-  }
-}
-
 TEST(loss_and_gradient) {
   check_loss<float>();
   check_loss<double>();
@@ -140,7 +97,7 @@ TEST(descent_recovers_a_head_of_the_size) {
   target.attention = wide.source();
   SoftOptions<float> options{start.q.view(), start.k.view()};
   const SoftResult<float> one = fit_soft(target, wide.mask, options, Run{1, {}});
-  CHECK(one.status == SoftStatus::Enough);
+  CHECK(one.status == DescentStatus::Enough);
   CHECK(one.history.front() > 0.05 && one.history.back() <= options.limits.enough);
   for (const int threads : {2, 5}) {
     const SoftResult<float> other = fit_soft(target, wide.mask, options, Run{threads, {}});
@@ -189,9 +146,9 @@ TEST(limits_and_polls_end_a_descent) {
   SoftOptions<float> options{start.q.view(), start.k.view()};
   options.limits.max_steps = 4;
   const SoftResult<float> few = fit_soft(target, {}, options, Run{1, {}});
-  CHECK(few.status == SoftStatus::StepLimit && few.history.size() == 5);
+  CHECK(few.status == DescentStatus::StepLimit && few.history.size() == 5);
   options.limits.progress = [](Index step, double) { return step < 2; };
-  CHECK(fit_soft(target, {}, options, Run{1, {}}).status == SoftStatus::Stopped);
+  CHECK(fit_soft(target, {}, options, Run{1, {}}).status == DescentStatus::Stopped);
   options.limits.progress = {};
   options.limits.max_steps = 100000;
   options.limits.tolerance = -1;  // the descent continues as long as any step lowers the loss

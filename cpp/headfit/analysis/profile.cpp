@@ -5,7 +5,6 @@
 #include "headfit/attention/best_of_row.hpp"
 #include "headfit/attention/softmax_row.hpp"
 #include "headfit/logits/stream.hpp"
-#include "headfit/logits/whole_rows.hpp"
 
 namespace headfit {
 namespace {

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "headfit/base/joining_threads.hpp"
+#include "headfit/base/threads.hpp"
 
 namespace headfit {
 
@@ -35,6 +36,21 @@ class WorkerPool {
   std::atomic<int> active_{0};                // helpers that are at work
   std::atomic<bool> closed_{false};
   JoiningThreads threads_;  // declared last, so that threads end before what they use
+};
+
+// A run on some threads, which wait for its regions from the first to the last one.
+class PooledRun {
+ public:
+  PooledRun(const Run& run, int threads)
+      : helpers_(threads - 1), run_{threads, run.poll, &helpers_} {}
+  PooledRun(const PooledRun&) = delete;
+  PooledRun& operator=(const PooledRun&) = delete;
+
+  operator const Run&() const { return run_; }
+
+ private:
+  WorkerPool helpers_;
+  Run run_;
 };
 
 }  // namespace headfit

@@ -12,15 +12,70 @@
 #include <optional>
 #include <vector>
 
-#include "headfit/base/threads.hpp"
-#include "headfit/compress/measure.hpp"
-#include "headfit/soft/compare.hpp"
-#include "headfit/soft/fit_soft.hpp"
+#include "headfit/descent/limits.hpp"
 #include "headfit/soft/target_rows.hpp"
 
 namespace headfit {
 
+// What is measured once of the original, in one pass over its attention A (measure.cpp).
+//
+// Without a soft-cap logits are linear in P_q P_k^T, and the divergence needs A no more. With Z_i the
+// sum of exponentials of a row, that of the sink included,
+//   KL(A_i || M_i) = log Z_i(M) - log Z_i(A) - sum_j A_ij (logit_ij(M) - logit_ij(A)),
+// the Bregman divergence of log Z (Wainwright and Jordan 2008, section 5.2). Bias and sink have no
+// part in the last sum, which over all rows is <G, P_q P_k^T - scale I> with
+// G = sum_i q_i (sum_j A_ij k_j)^T.
+
+// Second moments per row of attention, as the descent and a closed form need them.
+struct CompressMoments {
+  std::vector<Matrix<double>> queries;  // of each query head: the mean of q q^T
+  // The mean covariance of the keys that a row attends to, weighted by its attention.
+  Matrix<double> keys;
+};
+
+// Second moments of the keys that exist, whatever attends to them, over all passages.
+struct KeyMoments {
+  Matrix<double> plain;
+  Matrix<double> centred;  // of the keys minus the mean of their passage
+  Index keys = 0;
+};
+
 namespace compress {
+
+// Sums, or means per row, over rows that attend to anything.
+struct Measured {
+  Index rows = 0;
+  CompressMoments moments;
+  // Of query heads without a soft-cap: G, and log Z(A) - <G, scale I>. Zero for others.
+  std::vector<Matrix<double>> attended;
+  double constant = 0;
+  double top_logit = 0;  // of the same heads: the absolute value of the largest logit of a row
+
+  static Measured zero(Index heads, Index dim);
+  void add(const Measured& other);
+  void to_means();
+};
+
+// A part of the rows of one query head in one passage: the unit of work.
+struct Unit {
+  Index query_head;
+  Index first, count;  // rows
+};
+
+// The keys of a passage. Softmax ignores what they have in common, unless there are sinks; without
+// their mean less is lost to rounding. Padding becomes zero.
+template <class T>
+Matrix<T> centred_keys(const LogitSource<T>& passage);
+
+// Adds the sums of the keys of a passage.
+template <class T>
+void add_keys(const LogitSource<T>& passage, KeyMoments& sums);
+
+// Adds to the sums what the rows of a unit give. The first `numbers` are 0, 1, 2 ..., as many as the
+// source has rows.
+template <class T>
+void measure(const LogitSource<T>& source, Index head, const Unit& unit,
+             std::span<const Index> numbers, Measured& sums);
 
 // One query head in one passage.
 template <class T>
@@ -40,7 +95,7 @@ using Targets = std::vector<std::unique_ptr<const soft::TargetRows<T>>>;
 // takes is one more class, whose logit maps do not change.
 //
 // Passages must store queries and keys as T, without rotary positions; they stay the caller's. A copy
-// of the keys is kept, and what was measured of A (measure.hpp). Only soft-capped heads compute A
+// of the keys is kept, and what was measured of A (`Measured`). Only soft-capped heads compute A
 // again in every evaluation.
 template <class T>
 class CompressLoss {
@@ -59,7 +114,7 @@ class CompressLoss {
   compress::Targets<T> all_targets(const Run& run) const { return targets_of(false, run); }
   // By about how much rounding may change a loss that is evaluated without targets.
   double rounding() const {
-    return static_cast<double>(std::numeric_limits<T>::epsilon()) * measured_.size;
+    return static_cast<double>(std::numeric_limits<T>::epsilon()) * measured_.top_logit;
   }
   const CompressMoments& moments() const { return measured_.moments; }
   const KeyMoments& key_moments() const { return key_moments_; }
@@ -101,7 +156,7 @@ struct CompressOptions {
 };
 
 struct CompressResult {
-  SoftStatus status = SoftStatus::Converged;
+  DescentStatus status = DescentStatus::Converged;
   Matrix<double> maps;  // with the least loss
   // Those of the steps looked at whose loss is least on the passages of `judge`.
   Matrix<double> judged_maps;
@@ -116,30 +171,5 @@ struct CompressResult {
 template <class T>
 CompressResult fit_maps(const CompressLoss<T>& loss, const CompressLoss<T>* judge,
                         const CompressOptions& options, const Run& run);
-
-// Compares heads with their originals, pair by pair, in double. Each has one query head or more.
-std::vector<SoftDistances> compare_heads(std::span<const LogitSource<double>> originals,
-                                         std::span<const LogitSource<double>> smaller,
-                                         const Run& run);
-
-// One query head of a source, with its key head.
-template <class T>
-LogitSource<T> query_head_of(const LogitSource<T>& source, Index head) {
-  const auto advance = [](Stored& data, Index items) {
-    std::visit([&](auto*& first) {
-      if (first) first += items;
-    }, data);
-  };
-  LogitSource<T> one = source;
-  advance(one.q.data, head * source.q.head_stride);
-  advance(one.k.data, head / source.group * source.k.head_stride);
-  advance(one.bias.data, head * source.bias.head);
-  if (one.mask.dense) one.mask.dense += head * one.mask.dense_head;
-  if (one.mask.key_lengths) one.mask.key_lengths += head;
-  if (one.mask.keys) one.mask.keys += head * one.mask.keys_head;
-  if (one.sinks) one.sinks += head;
-  one.q.count = one.k.count = one.group = 1;
-  return one;
-}
 
 }  // namespace headfit

@@ -1,9 +1,7 @@
 #include <memory>
 #include <numeric>
 
-#include "headfit/compress/partition_fold.hpp"
-#include "headfit/compress/target_fold.hpp"
-#include "headfit/logits/stream.hpp"
+#include "headfit/compress/folds.hpp"
 
 namespace headfit {
 namespace compress {
@@ -74,7 +72,7 @@ class UnitWorker {
   }
 
   void lay_out(const Eigen::Map<Matrix<T>>& keys, const Unit& unit) {
-    const Index features = soft::feature_count(work_.dim) * work_.width;
+    const Index features = descent::feature_count(work_.dim) * work_.width;
     std::fill_n(work_.key_features.ensure(features), features, T(0));
     std::fill_n(work_.query_sums.ensure(features), features, T(0));
     std::fill_n(work_.key_sums.ensure(unit.count * work_.dim), unit.count * work_.dim, T(0));
@@ -239,7 +237,7 @@ void CompressLoss<T>::add_linear(const Matrix<double>& maps, double& loss,
     gradient->middleRows(h * dim_, dim_) -= product;
     gradient->bottomRows(dim_).noalias() -= attended.transpose() * query_map;
   }
-  loss -= linear + measured_.rest;
+  loss -= linear + measured_.constant;
 }
 
 template class CompressLoss<float>;

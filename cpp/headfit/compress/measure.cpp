@@ -1,17 +1,13 @@
-#include "headfit/compress/measure.hpp"
-
-#include "headfit/compress/partition.hpp"
-#include "headfit/compress/unit_fold.hpp"
-#include "headfit/logits/stream.hpp"
+#include "headfit/compress/folds.hpp"
 
 namespace headfit::compress {
 namespace {
 
 // What the rows of a unit have in sum.
 struct UnitSums {
-  double log_sums = 0, sizes = 0;
+  double log_sums = 0, top_logits = 0;
   Vector<double> received;  // of each key: the attention of all rows
-  Vector<double> asks;  // of each row: 1 if it attends to anything, and 0 otherwise
+  Vector<double> attends;  // of each row: 1 if it attends to anything, and 0 otherwise
 };
 
 template <class T>
@@ -27,15 +23,15 @@ class MeasureFold : public UnitFold<T> {
     Partition<T> partition(this->source_.sink(0));
     received_.setZero(cols);
     for (Index r = 0; r < block.count; ++r) {
-      T* x = this->logits(r);
+      T* x = this->row(r);
       factors[r] = partition.to_exponentials(x, cols);
       received_ += factors[r] * Eigen::Map<const Vector<T>>(x, cols);
-      sums_.asks[block.first + r] = factors[r] > 0 ? 1 : 0;
+      sums_.attends[block.first + r] = factors[r] > 0 ? 1 : 0;
     }
     sums_.log_sums += partition.log_sums();
-    sums_.sizes += partition.sizes();
+    sums_.top_logits += partition.top_logits();
     sums_.received.segment(block.col_begin, cols) += received_.template cast<double>();
-    this->gather_keys(block, this->logits(0), factors);
+    this->gather_keys(block, this->row(0), factors);
   }
 
  private:
@@ -65,8 +61,8 @@ Measured Measured::zero(Index heads, Index dim) {
 
 void Measured::add(const Measured& other) {
   rows += other.rows;
-  rest += other.rest;
-  size += other.size;
+  constant += other.constant;
+  top_logit += other.top_logit;
   moments.keys += other.moments.keys;
   for (std::size_t h = 0; h < attended.size(); ++h) {
     attended[h] += other.attended[h];
@@ -76,8 +72,8 @@ void Measured::add(const Measured& other) {
 
 void Measured::to_means() {
   const auto count = static_cast<double>(std::max<Index>(1, rows));
-  rest /= count;
-  size /= count;
+  constant /= count;
+  top_logit /= count;
   moments.keys /= count;
   for (Matrix<double>& queries : moments.queries) queries /= count;
   for (Matrix<double>& part : attended) part /= count;
@@ -131,7 +127,7 @@ void measure(const LogitSource<T>& given, Index head, const Unit& unit,
   UnitWork<T> work;
   work.dim = dim;
   work.width = round_up(cols, Blocking<T>::panel);
-  const Index features = soft::feature_count(dim) * work.width;
+  const Index features = descent::feature_count(dim) * work.width;
   std::fill_n(work.key_features.ensure(features), features, T(0));
   MutableMatrixView<T>(work.key_features.data(), dim, cols, RowStride(work.width)) =
       keys.transpose();
@@ -143,8 +139,8 @@ void measure(const LogitSource<T>& given, Index head, const Unit& unit,
   const Matrix<double> attended = stored.template cast<double>();
   const Matrix<double> wide = keys.template cast<double>();
   Matrix<double> queries = source.q[0].middleRows(unit.first, unit.count).template cast<double>();
-  queries = found.asks.asDiagonal() * queries;
-  sums.rows += static_cast<Index>(found.asks.sum());
+  queries = found.attends.asDiagonal() * queries;
+  sums.rows += static_cast<Index>(found.attends.sum());
   sums.moments.queries[static_cast<std::size_t>(head)].noalias() += queries.transpose() * queries;
   sums.moments.keys.noalias() +=
       wide.transpose() * (found.received.head(cols).asDiagonal() * wide).eval();
@@ -152,8 +148,8 @@ void measure(const LogitSource<T>& given, Index head, const Unit& unit,
   if (capped) return;
   const Matrix<double> both = queries.transpose() * attended;
   sums.attended[static_cast<std::size_t>(head)] += both;
-  sums.size += found.sizes;
-  sums.rest += found.log_sums - source.scale * both.trace();
+  sums.top_logit += found.top_logits;
+  sums.constant += found.log_sums - source.scale * both.trace();
 }
 
 template Matrix<float> centred_keys(const LogitSource<float>&);

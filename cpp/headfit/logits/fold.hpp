@@ -1,4 +1,4 @@
-// What the stream of logits asks of a fold.
+// What the stream of logits asks of a fold, and the base class of folds that need whole rows.
 //
 // A fold is a class that sees the logits of one block of rows after the other, each from left to
 // right, and keeps what it wants to know. Every thread has a fold of its own. There are three
@@ -64,6 +64,51 @@ template <class F, class T>
 concept SumFold = TileFold<F, T> && LimitFold<F, T> && requires(F& fold, const RowBlock& block) {
   { fold.sums(block) } -> std::same_as<ExpSums<T>>;
   fold.settle(block);
+};
+
+// How many whole rows a fold should hold: few enough to fit the cache beside the keys.
+template <class T>
+Index whole_row_block(Index cols) {
+  using B = Blocking<T>;
+  constexpr Index bytes = Index(1) << 19;
+  const Index fits = bytes / std::max<Index>(1, cols * Index(sizeof(T)));
+  return std::clamp(fits / B::row_group * B::row_group, B::row_group, B::tile_rows);
+}
+
+// A base class for folds that need whole rows at once: the rows of a block lie side by side in a
+// buffer, with the columns from the block's first to its last. The buffer is the fold's own; with
+// `Buffer<T>&` as the memory it is a thread's, which outlives its folds.
+template <class T, class Memory = Buffer<T>>
+class WholeRows {
+ public:
+  T* destination(const RowBlock& block, Index stride) {
+    stride_ = stride;
+    return rows_.ensure(size(block));
+  }
+  static Index block_rows(const LogitSource<T>& source) {
+    return whole_row_block<T>(source.k.rows);
+  }
+  void begin(const RowBlock&) {}
+  void tile(const RowBlock&, const Tile<T>&) {}
+
+ protected:
+  WholeRows() = default;
+  explicit WholeRows(Buffer<T>& memory) requires std::is_reference_v<Memory> : rows_(memory) {}
+
+  T* row(Index r) { return rows_.data() + r * stride_; }
+  // Rows are this far apart.
+  Index stride() const { return stride_; }
+  // The entries that the rows of a block take, in whole row groups.
+  Index size(const RowBlock& block) const {
+    return round_up(block.count, Blocking<T>::row_group) * stride_;
+  }
+  static Index padded(const RowBlock& block) {
+    return round_up(block.col_end - block.col_begin, simd::lanes<T>);
+  }
+
+ private:
+  Memory rows_;
+  Index stride_ = 0;
 };
 
 namespace detail {

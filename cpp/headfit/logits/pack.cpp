@@ -43,25 +43,8 @@ RowView<T> checked_row(const char* name, HeadRows<T>& x, Index head, Index i, T&
 }
 
 template <class T>
-T pack_panel(HeadRows<T>& keys, Index head, Index panel, Index valid_rows, T* out,
-             Checkpoints& pace) {
-  constexpr Index width = Blocking<T>::panel;
-  const Index depth = keys.heads().cols;
-  const Index first = panel * width;
-  const Index count = std::clamp<Index>(valid_rows - first, 0, width);
-  T largest = 0;
-  for (Index c = 0; c < count; ++c) {
-    const RowView<T> row = checked_row("K", keys, head, first + c, largest);
-    for (Index p = 0; p < depth; ++p) out[p * width + c] = row[p];
-    pace.after(depth);
-  }
-  for (Index p = 0; p < depth; ++p) std::fill(out + p * width + count, out + (p + 1) * width, T(0));
-  return largest;
-}
-
-template <class T>
 T pack_queries(HeadRows<T>& queries, const LogitSource<T>& source, Index head, Index first,
-               Index count, T* out, Checkpoints& pace) {
+               Index count, T* out, Checkpoints& checkpoints) {
   const T scale = static_cast<T>(source.scale);
   constexpr Index group = Blocking<T>::row_group;
   const Index depth = queries.heads().cols;
@@ -71,7 +54,7 @@ T pack_queries(HeadRows<T>& queries, const LogitSource<T>& source, Index head, I
     if (i < count) {
       const RowView<T> row = checked_row("Q", queries, head, source.row_at(first + i), largest);
       for (Index p = 0; p < depth; ++p) place[p * group] = row[p] * scale;
-      pace.after(depth);
+      checkpoints.after(depth);
     } else {
       for (Index p = 0; p < depth; ++p) place[p * group] = T(0);
     }
@@ -79,14 +62,79 @@ T pack_queries(HeadRows<T>& queries, const LogitSource<T>& source, Index head, I
   return largest;
 }
 
+namespace detail {
+namespace {
+
+// Packs the keys of a panel. Returns the largest |entry|.
+template <class T>
+T pack_panel(HeadRows<T>& keys, Index head, Index panel, Index valid_rows, T* out,
+             Checkpoints& checkpoints) {
+  constexpr Index width = Blocking<T>::panel;
+  const Index depth = keys.heads().cols;
+  const Index first = panel * width;
+  const Index count = std::clamp<Index>(valid_rows - first, 0, width);
+  T largest = 0;
+  for (Index c = 0; c < count; ++c) {
+    const RowView<T> row = checked_row("K", keys, head, first + c, largest);
+    for (Index p = 0; p < depth; ++p) out[p * width + c] = row[p];
+    checkpoints.after(depth);
+  }
+  for (Index p = 0; p < depth; ++p) std::fill(out + p * width + count, out + (p + 1) * width, T(0));
+  return largest;
+}
+
+// Padding keys are never read. A key is packed if at least one of the query heads that share its
+// head may attend to it.
+template <class T>
+Index valid_rows(const LogitSource<T>& source, Index key_head) {
+  if (!source.mask.key_lengths) return source.k.rows;
+  const Index* lengths = source.mask.key_lengths + key_head * source.group;
+  return *std::max_element(lengths, lengths + source.group);
+}
+
+}  // namespace
+
+template <class T>
+PackedKeys<T>::PackedKeys(const LogitSource<T>& source, Index first_head, Index heads,
+                          const Run& run)
+    : first_(first_head),
+      panels_(round_up(source.k.rows, Blocking<T>::panel) / Blocking<T>::panel),
+      panel_size_(source.k.cols * Blocking<T>::panel),
+      max_abs_(static_cast<std::size_t>(heads), 0.0) {
+  data_.ensure(heads * panels_ * panel_size_);
+  constexpr Index per_task = 64;
+  const Index tasks = (panels_ + per_task - 1) / per_task;
+  std::vector<T> task_max(static_cast<std::size_t>(heads * tasks), T(0));
+  parallel_tasks(heads * tasks, run, [&] {
+    return [&, keys = HeadRows<T>(source.k), checkpoints = Checkpoints()](Index task) mutable {
+      const Index head = first_ + task / tasks;
+      const Index begin = task % tasks * per_task;
+      const Index end = std::min(begin + per_task, panels_);
+      const Index rows = valid_rows(source, head);
+      T& largest = task_max[static_cast<std::size_t>(task)];
+      for (Index p = begin; p < end; ++p) {
+        largest = std::max(largest, pack_panel(keys, head, p, rows, data_.data() + place(head, p),
+                                               checkpoints));
+      }
+    };
+  });
+  for (std::size_t t = 0; t < task_max.size(); ++t) {
+    double& largest = max_abs_[t / static_cast<std::size_t>(tasks)];
+    largest = std::max(largest, static_cast<double>(task_max[t]));
+  }
+}
+
+template class PackedKeys<float>;
+template class PackedKeys<double>;
+
+}  // namespace detail
+
 template void throw_nonfinite(const char*, Index, Index, Index, Index, float);
 template RowView<float> checked_row(const char*, HeadRows<float>&, Index, Index, float&);
-template float pack_panel(HeadRows<float>&, Index, Index, Index, float*, Checkpoints&);
 template float pack_queries(HeadRows<float>&, const LogitSource<float>&, Index, Index, Index,
                             float*, Checkpoints&);
 template void throw_nonfinite(const char*, Index, Index, Index, Index, double);
 template RowView<double> checked_row(const char*, HeadRows<double>&, Index, Index, double&);
-template double pack_panel(HeadRows<double>&, Index, Index, Index, double*, Checkpoints&);
 template double pack_queries(HeadRows<double>&, const LogitSource<double>&, Index, Index, Index,
                              double*, Checkpoints&);
 

@@ -1,7 +1,9 @@
 // Lays out operands for the microkernel, and checks them for NaN and infinity on the way.
 #pragma once
 
-#include "headfit/base/checkpoint.hpp"
+#include <vector>
+
+#include "headfit/base/threads.hpp"
 #include "headfit/logits/microkernel.hpp"
 #include "headfit/logits/source.hpp"
 
@@ -16,16 +18,37 @@ template <class T>
 template <class T>
 RowView<T> checked_row(const char* name, HeadRows<T>& x, Index head, Index i, T& largest);
 
-// Packs keys as the columns of a panel: panel j holds depth x Blocking::panel entries, for the keys
-// from j * panel on. Places beyond the last key are zero. Returns the largest |entry|.
-template <class T>
-T pack_panel(HeadRows<T>& keys, Index head, Index panel, Index valid_rows, T* out,
-             Checkpoints& pace);
-
 // Packs the queries at places first ... first + count - 1 of a source, times the scale, in groups:
 // group g holds depth x row_group entries. Returns the largest |entry| before the scale is applied.
 template <class T>
 T pack_queries(HeadRows<T>& queries, const LogitSource<T>& source, Index head, Index first,
-               Index count, T* out, Checkpoints& pace);
+               Index count, T* out, Checkpoints& checkpoints);
 
+namespace detail {
+
+// The keys of a few heads, packed by all threads, and the largest |entry| of each head. Keys are the
+// columns of panels: panel p holds depth x Blocking::panel entries, for the keys from
+// p * Blocking::panel on. Places beyond the last key are zero. The stream reads them again for every
+// block of rows. They are the only copy of the keys in T.
+template <class T>
+class PackedKeys {
+ public:
+  PackedKeys(const LogitSource<T>& source, Index first_head, Index heads, const Run& run);
+
+  const T* panel(Index head, Index p) const { return data_.data() + place(head, p); }
+  Index first() const { return first_; }
+  Index heads() const { return static_cast<Index>(max_abs_.size()); }
+  double max_abs(Index head) const { return max_abs_[static_cast<std::size_t>(head - first_)]; }
+
+ private:
+  Index place(Index head, Index p) const { return ((head - first_) * panels_ + p) * panel_size_; }
+
+  Index first_;
+  Index panels_;
+  Index panel_size_;
+  std::vector<double> max_abs_;
+  Buffer<T> data_;
+};
+
+}  // namespace detail
 }  // namespace headfit

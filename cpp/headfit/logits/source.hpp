@@ -1,5 +1,6 @@
 // What defines attention: queries, keys, scale, soft-cap, bias and mask, which make the logits, and
-// the sinks of its softmax. These are views; none of them owns memory.
+// the sinks of its softmax; and the checks of what callers give. These are views; none of them owns
+// memory.
 #pragma once
 
 #include <algorithm>
@@ -71,6 +72,15 @@ struct Mask {
   }
 };
 
+// Throws an InputError unless the mask fits logits of this shape: windows that are not negative,
+// key lengths within the number of keys, sparse rows with ascending offsets and sorted columns in
+// range. A mask is a view, so how long its arrays are only their owner knows.
+void check_mask(const Mask& mask, Index heads, Index rows, Index cols);
+
+// Whether two masks that were checked allow the same positions. Takes O(rows + nonzeros) for each
+// head where neither is dense.
+bool masks_agree(const Mask& a, const Mask& b, Index heads, Index rows, Index cols);
+
 // A bias that is added to the logits; strides may be 0 (broadcast). -inf masks a position.
 struct Bias {
   Stored data;
@@ -116,5 +126,25 @@ struct LogitSource {
   // Throws InputError unless the shapes fit each other and the numbers can be used.
   void validate() const;
 };
+
+// One query head of a source, with its key head.
+template <class T>
+LogitSource<T> query_head_of(const LogitSource<T>& source, Index head) {
+  const auto advance = [](Stored& data, Index items) {
+    std::visit([&](auto*& first) {
+      if (first) first += items;
+    }, data);
+  };
+  LogitSource<T> one = source;
+  advance(one.q.data, head * source.q.head_stride);
+  advance(one.k.data, head / source.group * source.k.head_stride);
+  advance(one.bias.data, head * source.bias.head);
+  if (one.mask.dense) one.mask.dense += head * one.mask.dense_head;
+  if (one.mask.key_lengths) one.mask.key_lengths += head;
+  if (one.mask.keys) one.mask.keys += head * one.mask.keys_head;
+  if (one.sinks) one.sinks += head;
+  one.q.count = one.k.count = one.group = 1;
+  return one;
+}
 
 }  // namespace headfit

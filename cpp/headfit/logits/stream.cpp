@@ -8,19 +8,23 @@ ColumnRange none(const RowBlock& block) { return {block.col_end, block.col_end};
 }  // namespace
 
 template <class T>
-RowBlock BlockSource<T>::open(Index head, Index block_index) {
+RowBlock BlockSource<T>::block_at(Index head, Index block_index) const {
   RowBlock block{head, block_index * block_rows_, 0, 0, 0};
   block.count = std::min(block_rows_, source_.row_count() - block.first);
   set_columns(block);
+  return block;
+}
+
+template <class T>
+void BlockSource<T>::open(const RowBlock& block) {
   const Index depth = source_.q.cols;
   T* queries = queries_.ensure(round_up(block.count, B::row_group) * depth);
-  const T q_max =
-      pack_queries(query_rows_, source_, head, block.first, block.count, queries, pace_);
+  const T q_max = pack_queries(query_rows_, source_, block.head, block.first, block.count, queries,
+                               checkpoints_);
   const double size = static_cast<double>(depth) * static_cast<double>(q_max) *
-                      std::max(keys_.max_abs(head / source_.group), 1.0) *
+                      std::max(keys_.max_abs(block.head / source_.group), 1.0) *
                       std::max(std::abs(source_.scale), 1.0);
   may_overflow_ = !(size < static_cast<double>(std::numeric_limits<T>::max()) / 16);
-  return block;
 }
 
 template <class T>
@@ -64,13 +68,30 @@ void BlockSource<T>::fill(const RowBlock& block, const Tile<T>& tile) {
   const Index last = round_up(tile.col + tile.cols, B::panel) / B::panel;
   for (Index p = first; p < last; ++p) {
     const T* keys = panel(block, p);
-    pace_.after(groups * group_products());
+    checkpoints_.after(groups * group_products());
     T* out = tile.data + (p * B::panel - tile.col);
     multiply_panel<Product::stored>(groups, source_.q.cols, queries(0), keys, out, tile.stride);
   }
   finisher_.finish(block, tile, may_overflow_);
 }
 
+template <class T>
+void keep_lowest(const Tile<T>& tile, T* lowest) {
+  const auto hidden = simd::fill<T>(-std::numeric_limits<T>::infinity());
+  const auto none = simd::fill<T>(std::numeric_limits<T>::infinity());
+  for (Index r = 0; r < tile.count; ++r) {
+    T* place = lowest + r * simd::lanes<T>;
+    auto least = simd::load(place);
+    for (Index c = 0; c < tile.padded_cols(); c += simd::lanes<T>) {
+      const auto x = simd::load(tile.row(r) + c);
+      least = simd::pmin(least, simd::pselect(simd::pcmp_eq(x, hidden), none, x));
+    }
+    simd::store(place, least);
+  }
+}
+
+template void keep_lowest(const Tile<float>&, float*);
+template void keep_lowest(const Tile<double>&, double*);
 template class BlockSource<float>;
 template class BlockSource<double>;
 

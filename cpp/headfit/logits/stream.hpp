@@ -2,20 +2,29 @@
 // rows; for each block a fold (fold.hpp) sees the tiles of its logits from left to right.
 #pragma once
 
+#include <bit>
+
 #include "headfit/logits/fold.hpp"
-#include "headfit/logits/hits.hpp"
-#include "headfit/logits/packed_keys.hpp"
+#include "headfit/logits/microkernel.hpp"
+#include "headfit/logits/pack.hpp"
+#include "headfit/logits/tile.hpp"
 
 namespace headfit {
 
 namespace detail {
+
+// What the stream packs beside the keys if the caller asks for nothing.
+struct NoKeyExtras {
+  Index cols() const { return 0; }
+  void pack(Index, Index, const Run&) const {}
+};
 
 // What the stream does for every fold alike: it packs the queries of a block of rows, finds the
 // columns that the block needs, and computes tiles of finished logits.
 template <class T>
 class BlockSource {
  public:
-  BlockSource(const LogitSource<T>& source, PackedKeys<T>& keys, Index block_rows)
+  BlockSource(const LogitSource<T>& source, const PackedKeys<T>& keys, Index block_rows)
       : source_(source),
         keys_(keys),
         query_rows_(source.q),
@@ -25,14 +34,16 @@ class BlockSource {
  protected:
   using B = Blocking<T>;
 
+  // A block of rows with the columns that its mask allows.
+  RowBlock block_at(Index head, Index block_index) const;
   // Packs the queries of a block and makes it the current one.
-  RowBlock open(Index head, Index block_index);
+  void open(const RowBlock& block);
   // Columns in whole panels where the logits of every row of the block are just scaled products: no
   // soft-cap, bias or edge of the mask changes them, and none can overflow.
   ColumnRange bare_columns(const RowBlock& block) const;
   // A tile in the thread's own memory for the logits of `cols` columns from `col` on.
   Tile<T> own_tile(const RowBlock& block, Index col, Index cols);
-  // Computes the logits of a tile.
+  // Computes the logits of a tile of the current block.
   void fill(const RowBlock& block, const Tile<T>& tile);
 
   Index groups(const RowBlock& block) const {
@@ -41,20 +52,20 @@ class BlockSource {
   QueryGroup<T> queries(Index group) const {
     return {queries_.data() + group * B::row_group * source_.q.cols};
   }
-  const T* panel(const RowBlock& block, Index p) {
+  const T* panel(const RowBlock& block, Index p) const {
     return keys_.panel(block.head / source_.group, p);
   }
   // How many multiplications the product of a row group and a panel takes.
   Index group_products() const { return B::row_group * B::panel * source_.q.cols; }
 
   const LogitSource<T>& source_;
-  Checkpoints pace_;
+  Checkpoints checkpoints_;
   Buffer<T> tile_;
 
  private:
   void set_columns(RowBlock& block) const;
 
-  PackedKeys<T>& keys_;
+  const PackedKeys<T>& keys_;
   HeadRows<T> query_rows_;
   TileFinisher<T> finisher_;
   Index block_rows_;
@@ -62,14 +73,55 @@ class BlockSource {
   bool may_overflow_ = false;  // whether products of the current block may overflow
 };
 
+// Reports the hits among the products of a row group and a panel; `found` holds the rows side by
+// side, and its first entry has column `col`. Rows with hits are collected as bits first, since a
+// branch for each row would be mispredicted too often.
+template <class T, class Fold>
+void report(const RowBlock& block, Index first, Index col, const T* found, Fold& fold) {
+  using B = Blocking<T>;
+  std::uint32_t bits[B::row_group];
+  std::uint32_t rows = 0;
+  const T* limits = fold.limits(block) + first;
+  for (Index r = 0; r < B::row_group; ++r) {
+    bits[r] = panel_bits_above(found + r * B::panel, limits[r]);
+    rows |= static_cast<std::uint32_t>(bits[r] != 0) << r;
+  }
+  for (; rows != 0; rows &= rows - 1) {
+    const int r = std::countr_zero(rows);
+    fold.hits(block, first + r, col, found + r * B::panel, bits[r]);
+  }
+}
+
+// Updates the smallest unmasked logits of each row, lane by lane; `lowest` holds a vector for each
+// row of the tile.
+template <class T>
+void keep_lowest(const Tile<T>& tile, T* lowest);
+
+// Reports the hits of a finished tile. Masked logits are -inf and exceed no limit.
+template <class T, class Fold>
+void search(const RowBlock& block, const Tile<T>& tile, Fold& fold) {
+  if constexpr (has_lowest<Fold>) keep_lowest(tile, fold.lowest(block));
+  using B = Blocking<T>;
+  for (Index r = 0; r < tile.count; ++r) {
+    const T* x = tile.row(r);
+    for (Index c = 0; c < tile.padded_cols(); c += B::panel) {
+      std::uint32_t bits = panel_bits_above(x + c, fold.limits(block)[r]);
+      // The second half of the last panel may lie outside the tile.
+      if (c + B::lanes == tile.padded_cols()) bits &= (1u << B::lanes) - 1;
+      if (bits != 0) fold.hits(block, r, tile.col + c, x + c, bits);
+    }
+  }
+}
+
 template <class T, class Fold>
 class BlockWorker : private BlockSource<T> {
  public:
-  BlockWorker(const LogitSource<T>& source, PackedKeys<T>& keys, Index block_rows, Fold fold)
+  BlockWorker(const LogitSource<T>& source, const PackedKeys<T>& keys, Index block_rows, Fold fold)
       : BlockSource<T>(source, keys, block_rows), fold_(std::move(fold)) {}
 
   void operator()(Index head, Index block_index) {
-    const RowBlock block = this->open(head, block_index);
+    const RowBlock block = this->block_at(head, block_index);
+    this->open(block);
     fold_.begin(block);
     if constexpr (has_limits<Fold>) {
       const ColumnRange bare = this->bare_columns(block);
@@ -109,7 +161,7 @@ class BlockWorker : private BlockSource<T> {
       const T* panel = this->panel(block, p);
       const T* next = this->panel(block, std::min(p + 1, last));
       // One checkpoint for all groups of the panel: one for each group slows scans by a quarter.
-      this->pace_.after(groups * this->group_products());
+      this->checkpoints_.after(groups * this->group_products());
       for (Index g = 0; g < groups; ++g) {
         ask_for(next + g * part, part);
         const Index first = g * B::row_group;
@@ -179,7 +231,7 @@ static_assert(Blocking<float>::tile_rows == Blocking<double>::tile_rows);
 // Streams the logits of the heads whose keys are packed through folds made by make_fold(),
 // one for each thread: for callers that ask the same keys again and again.
 template <class T, class MakeFold>
-void stream_tiles(const LogitSource<T>& source, detail::PackedKeys<T>& keys, const Run& run,
+void stream_tiles(const LogitSource<T>& source, const detail::PackedKeys<T>& keys, const Run& run,
                   MakeFold&& make_fold) {
   using Fold = decltype(make_fold());
   if constexpr (detail::check_fold<Fold, T>()) {
@@ -211,5 +263,22 @@ void stream_tiles(const LogitSource<T>& source, const Run& run, MakeFold&& make_
     stream_tiles(source, keys, run, make_fold);
   }
 }
+
+// The logits of the rows and columns that a caller asks for: where two heads are read side by side,
+// one is streamed and the other one asked. Each thread has an object of its own.
+template <class T>
+class LogitReader : private detail::BlockSource<T> {
+ public:
+  // The source and its packed keys must outlive this object.
+  LogitReader(const LogitSource<T>& source, const detail::PackedKeys<T>& keys)
+      : detail::BlockSource<T>(source, keys, Blocking<T>::tile_rows) {}
+
+  // Writes the logits of a block, for its columns; these begin at a whole panel. Rows lie `stride`
+  // entries apart, with room for whole row groups and whole panels.
+  void read(const RowBlock& block, T* out, Index stride) {
+    this->open(block);
+    this->fill(block, {out, stride, block.count, block.col_begin, block.col_end - block.col_begin});
+  }
+};
 
 }  // namespace headfit

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "headfit/base/threads.hpp"
-#include "headfit/logits/packed_keys.hpp"
+#include "headfit/logits/pack.hpp"
 #include "headfit/pattern/target.hpp"
 #include "headfit/row_qp/row_problem.hpp"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "headfit/base/errors.hpp"
-#include "headfit/logits/check_mask.hpp"
+#include "headfit/logits/source.hpp"
 
 namespace headfit {
 namespace {

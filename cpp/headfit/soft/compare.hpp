@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "headfit/base/threads.hpp"
-#include "headfit/soft/soft_target.hpp"
+#include "headfit/soft/target_rows.hpp"
 
 namespace headfit {
 
@@ -14,13 +14,18 @@ struct SoftDistances {
   explicit SoftDistances(Index rows)
       : divergence(static_cast<std::size_t>(rows)),
         variation(divergence.size()),
-        asks(divergence.size()) {}
+        attends(divergence.size()) {}
   std::vector<double> divergence, variation;
-  std::vector<char> asks;  // whether the row of the target is not zero
+  std::vector<char> attends;  // whether the row of the target is not zero
 };
 
 // Computes in double, whatever the dtype of the arrays is.
 SoftDistances compare_soft(const SoftTarget<double>& target, const LogitSource<double>& attention,
                            const Run& run);
+
+// Compares heads with their originals, pair by pair, in double. Each has one query head or more.
+std::vector<SoftDistances> compare_heads(std::span<const LogitSource<double>> originals,
+                                         std::span<const LogitSource<double>> smaller,
+                                         const Run& run);
 
 }  // namespace headfit

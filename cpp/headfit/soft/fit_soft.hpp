@@ -4,9 +4,8 @@
 
 #include <vector>
 
-#include "headfit/base/threads.hpp"
-#include "headfit/soft/soft_target.hpp"
-#include "headfit/soft/stopping.hpp"
+#include "headfit/descent/limits.hpp"
+#include "headfit/soft/target_rows.hpp"
 
 namespace headfit {
 
@@ -18,16 +17,13 @@ struct SoftOptions {
 
 template <class T>
 struct SoftResult {
-  SoftStatus status = SoftStatus::Converged;
+  DescentStatus status = DescentStatus::Converged;
   Matrix<T> q, k;
   std::vector<double> history;  // the mean divergence per row, at the start and after each step
   Index evaluations = 0;
   Index refreshes = 0;  // how often the curvature was computed
   double seconds = 0;
 };
-
-// How many steps share one curvature.
-inline constexpr Index soft_refresh = 10;
 
 // Throws TargetError, which names the row and column, if the target is not valid.
 template <class T>

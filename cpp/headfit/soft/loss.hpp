@@ -8,7 +8,6 @@
 // the keys, and the sums of the chunks are added in order.
 #pragma once
 
-#include "headfit/soft/feature_sums.hpp"
 #include "headfit/soft/target_rows.hpp"
 
 namespace headfit::soft {

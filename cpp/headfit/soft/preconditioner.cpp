@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "headfit/soft/feature_sums.hpp"
+#include "headfit/descent/feature_sums.hpp"
 
 namespace headfit::soft {
 namespace {
@@ -26,7 +26,8 @@ template <class T>
 double Preconditioner<T>::mean_trace(const Matrix<T>& curvature, Index begin, Index end) const {
   double total = 0;
   for (Index i = begin; i < end; ++i) {
-    for (Index a = 0; a < dim_; ++a) total += static_cast<double>(curvature(i, triangle(a) + a));
+    for (Index a = 0; a < dim_; ++a)
+      total += static_cast<double>(curvature(i, descent::triangle(a) + a));
   }
   return total / static_cast<double>(std::max<Index>(1, (end - begin) * dim_));
 }
@@ -45,10 +46,10 @@ void Preconditioner<T>::refresh(const Matrix<T>& curvature) {
 
 template <class T>
 void Preconditioner<T>::factor(const Matrix<T>& curvature, Index row, double mean) {
-  const T* h = curvature.data() + row * triangle(dim_);
+  const T* h = curvature.data() + row * descent::triangle(dim_);
   T* l = factors_.data() + row * dim_ * dim_;
   double trace = 0;
-  for (Index a = 0; a < dim_; ++a) trace += static_cast<double>(h[triangle(a) + a]);
+  for (Index a = 0; a < dim_; ++a) trace += static_cast<double>(h[descent::triangle(a) + a]);
   const double damping = own_damping * trace / static_cast<double>(dim_) + common_damping * mean +
                          static_cast<double>(std::numeric_limits<T>::min());
   // The least pivot, where rounding made it smaller.
@@ -57,7 +58,7 @@ void Preconditioner<T>::factor(const Matrix<T>& curvature, Index row, double mea
     T* la = l + a * dim_;
     for (Index b = 0; b <= a; ++b) {
       const T* lb = l + b * dim_;
-      T v = h[triangle(a) + b] + (a == b ? static_cast<T>(damping) : T(0));
+      T v = h[descent::triangle(a) + b] + (a == b ? static_cast<T>(damping) : T(0));
       for (Index c = 0; c < b; ++c) v -= la[c] * lb[c];
       la[b] = a == b ? 1 / std::sqrt(std::max(v, smallest)) : v * lb[b];
     }

@@ -1,7 +1,7 @@
 #include "headfit/soft/target_rows.hpp"
 
 #include "headfit/attention/attention.hpp"
-#include "headfit/attention/softmax_row.hpp"
+#include "headfit/descent/row_divergence.hpp"
 
 namespace headfit::soft {
 namespace {
@@ -24,7 +24,7 @@ TargetRows<T>::TargetRows(const SoftTarget<T>& target, const Run& run)
   } else {
     measure_matrix(run);
   }
-  for (Index i = 0; i < rows(); ++i) asking_ += asks(i);
+  for (Index i = 0; i < rows(); ++i) attending_ += attends(i);
 }
 
 template <class T>
@@ -33,21 +33,7 @@ void TargetRows<T>::measure_attention(const Run& run) {
   std::vector<double> largest(entropy_.size());
   attention_stats<T>(*target_.attention,
                      {entropy_.data(), largest.data(), log_sum_.data(), nullptr, {}}, run);
-  pack_keys(run);
-}
-
-template <class T>
-void TargetRows<T>::pack_keys(const Run& run) {
-  const LogitSource<T>& source = *target_.attention;
-  const Index count = round_up(source.k.rows, Blocking<T>::panel) / Blocking<T>::panel;
-  const Index size = source.k.cols * Blocking<T>::panel;
-  const Index valid = source.mask.key_lengths ? source.mask.key_lengths[0] : source.k.rows;
-  T* panels = panels_.ensure(count * size);
-  parallel_tasks(count, run, [&] {
-    return [&, keys = HeadRows<T>(source.k), pace = Checkpoints()](Index p) mutable {
-      pack_panel(keys, 0, p, valid, panels + p * size, pace);
-    };
-  });
+  keys_.emplace(*target_.attention, 0, 1, run);
 }
 
 template <class T>
@@ -95,38 +81,19 @@ void TargetRows<T>::measure_row(const MatrixView<Stored>& matrix, Index i) {
 
 template <class T>
 TargetRows<T>::Reader::Reader(const TargetRows& target)
-    : target_(target),
-      source_(target.target_.attention.value_or(LogitSource<T>{})),
-      query_rows_(source_.q),
-      finisher_(source_) {}
+    : target_(target), source_(target.target_.attention.value_or(LogitSource<T>{})) {
+  if (target.keys_) logits_.emplace(source_, *target.keys_);
+}
 
 template <class T>
 void TargetRows<T>::Reader::read(const RowBlock& block, std::span<const Index> row_numbers, T* out,
                                  Index stride) {
   source_.rows = row_numbers;
-  if (target_.target_.matrix) {
-    copy(block, out, stride);
-  } else {
-    multiply(block, out, stride);
-    finisher_.finish(block,
-                     {out, stride, block.count, block.col_begin, block.col_end - block.col_begin},
-                     false);  // measure_attention() has looked for overflow
+  if (logits_) {
+    logits_->read(block, out, stride);
     to_weights(block, out, stride);
-  }
-}
-
-template <class T>
-void TargetRows<T>::Reader::multiply(const RowBlock& block, T* out, Index stride) {
-  using B = Blocking<T>;
-  const Index depth = source_.q.cols;
-  const Index groups = round_up(block.count, B::row_group) / B::row_group;
-  T* queries = queries_.ensure(groups * B::row_group * depth);
-  pack_queries(query_rows_, source_, 0, block.first, block.count, queries, pace_);
-  for (Index col = block.col_begin; col < block.col_end; col += B::panel) {
-    const T* panel = target_.panels_.data() + col * depth;
-    pace_.after(groups * B::row_group * B::panel * depth);
-    multiply_panel<Product::stored>(groups, depth, QueryGroup<T>{queries}, panel,
-                                    out + (col - block.col_begin), stride);
+  } else {
+    copy(block, out, stride);
   }
 }
 
@@ -145,9 +112,10 @@ void TargetRows<T>::Reader::to_weights(const RowBlock& block, T* out, Index stri
     const double left_out = static_cast<double>(shift.subtract) +
                             static_cast<double>(shift.exponent) * std::numbers::ln2;
     const auto factor = simd::fill(static_cast<T>(std::exp(left_out - log_sum)));
-    const auto limit = simd::fill(static_cast<T>(log_sum) - negligible<T>);
+    const auto limit = simd::fill(static_cast<T>(log_sum) - descent::negligible<T>);
     for (Index c = 0; c < padded; c += simd::lanes<T>) {
-      simd::store(x + c, simd::pmul(factor, exp_above<T>(simd::load(x + c), limit, shift)));
+      simd::store(x + c,
+                  simd::pmul(factor, descent::exp_above<T>(simd::load(x + c), limit, shift)));
     }
   }
 }
@@ -163,7 +131,7 @@ void TargetRows<T>::Reader::copy(const RowBlock& block, T* out, Index stride) co
     T* to = out + r * stride;
     std::visit([&](const auto& matrix) {
       const auto* from = matrix.data() + i * matrix.outerStride() + block.col_begin;
-      const T least = std::exp(-negligible<T>);
+      const T least = std::exp(-descent::negligible<T>);
       for (Index c = 0; c < cols; ++c) {
         const T a = as<T>(from[c]);
         to[c] = a > least ? factor * a : T(0);

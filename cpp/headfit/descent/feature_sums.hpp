@@ -4,7 +4,7 @@
 
 #include "headfit/logits/microkernel.hpp"
 
-namespace headfit::soft {
+namespace headfit::descent {
 
 // The number of features, padded with zeros to a multiple of four.
 inline Index feature_count(Index count) { return (count + 3) / 4 * 4; }
@@ -79,4 +79,4 @@ void pair_products(const T* x, Index dim, T* out, Index out_stride) {
   }
 }
 
-}  // namespace headfit::soft
+}  // namespace headfit::descent

@@ -1,39 +1,58 @@
-// The divergence of a row of attention M from a row A of the target, and the difference M - A, which
-// is the gradient of the divergence by the logits of M. What a sink takes is one more class of both,
-// whose logit does not change.
+// The exponentials of a row of logits and their sum; the divergence of the row's attention M from a
+// row A of a target, and the difference M - A, which is the gradient of the divergence by the logits
+// of M. What a sink takes is one more class of both, whose logit does not change.
 #pragma once
 
+#include <type_traits>
+
 #include "headfit/attention/softmax_row.hpp"
-#include "headfit/soft/target_rows.hpp"
 
-namespace headfit::soft {
+namespace headfit::descent {
 
-// Replaces logits by their exponentials, and sums these. Returns the sum of a (max - s), in which
-// terms with a = 0 are left out, since their logit may be -inf. Vectors of a tile's width are summed
-// in T, and their sums in double.
+// Logits this far below the maximum of their row get weight zero. Their weights would be so small
+// that they, or products with them, are subnormal numbers, with which arithmetic is slow.
 template <class T>
-double to_exponentials(const T* a, T* x, Index cols, T max, const simd::RowShift<T>& shift,
-                       double& sum) {
-  const auto top = simd::fill<T>(max);
+inline constexpr T negligible = sizeof(T) == 4 ? T(69) : T(560);
+
+// exp(s) / exp(shift), or 0 below a limit.
+template <class T>
+simd::Packet<T> exp_above(const simd::Packet<T>& s, const simd::Packet<T>& limit,
+                          const simd::RowShift<T>& shift) {
+  const auto e = simd::exp_shifted<T>(simd::pmax(s, limit), shift);
+  return simd::pselect(simd::pcmp_lt(s, limit), simd::fill<T>(T(0)), e);
+}
+
+struct NoTerm {};
+
+// The sums over a row of its exponentials, and of a term of the caller's.
+struct ExponentialSums {
+  double exponentials = 0, terms = 0;
+};
+
+// Replaces the logits of a row by their exponentials, and sums these. term(c, s) may give one more
+// term for each vector s of logits, those of column c and after. Vectors of a tile's width are summed
+// in T, and their sums in double.
+template <class T, class Term = NoTerm>
+ExponentialSums to_exponentials(T* x, Index cols, T max, const simd::RowShift<T>& shift,
+                                const Term& term = {}) {
+  constexpr bool has_term = !std::is_same_v<Term, NoTerm>;
   const auto limit = simd::fill<T>(max - negligible<T>);
   const auto zero = simd::fill<T>(T(0));
-  double below = 0;
+  ExponentialSums sums;
   for (Index begin = 0; begin < cols; begin += Blocking<T>::tile_cols) {
-    auto e_sum = zero, a_sum = zero;
+    auto exponentials = zero, terms = zero;
     const Index end = std::min(begin + Blocking<T>::tile_cols, cols);
     for (Index c = begin; c < end; c += simd::lanes<T>) {
       const auto s = simd::load(x + c);
-      const auto weight = simd::load(a + c);
       const auto e = exp_above<T>(s, limit, shift);
       simd::store(x + c, e);
-      e_sum = simd::padd(e_sum, e);
-      const auto term = simd::pmul(weight, simd::psub(top, s));
-      a_sum = simd::padd(a_sum, simd::pselect(simd::pcmp_lt(zero, weight), term, zero));
+      exponentials = simd::padd(exponentials, e);
+      if constexpr (has_term) terms = simd::padd(terms, term(c, s));
     }
-    sum += static_cast<double>(simd::predux(e_sum));
-    below += static_cast<double>(simd::predux(a_sum));
+    sums.exponentials += static_cast<double>(simd::predux(exponentials));
+    if constexpr (has_term) sums.terms += static_cast<double>(simd::predux(terms));
   }
-  return below;
+  return sums;
 }
 
 // The sink of a row: its logit in M, and the logarithm of its share of A. Both are -inf without one.
@@ -62,8 +81,13 @@ double to_difference(T* x, T* a, Index cols, double entropy, const RowSink& sink
     return 0;
   }
   const auto shift = simd::RowShift<T>::at(max);
-  double sum = 0;
-  const double below = to_exponentials(a, x, cols, max, shift, sum);
+  const auto top = simd::fill<T>(max), zero = simd::fill<T>(T(0));
+  // The sum of a (max - s). Terms with a = 0 are left out, since their logit may be -inf.
+  auto [sum, below] = to_exponentials(x, cols, max, shift, [&](Index c, const auto& s) {
+    const auto weight = simd::load(a + c);
+    const auto term = simd::pmul(weight, simd::psub(top, s));
+    return simd::pselect(simd::pcmp_lt(zero, weight), term, zero);
+  });
   // The divergence is the sum of A (log A - log M), with log M = s - max - log(sum / e_max).
   const double above = std::log(sum / exp_of(max, shift));
   double divergence = below + above - entropy;
@@ -81,4 +105,4 @@ double to_difference(T* x, T* a, Index cols, double entropy, const RowSink& sink
   return divergence;
 }
 
-}  // namespace headfit::soft
+}  // namespace headfit::descent

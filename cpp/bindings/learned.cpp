@@ -16,26 +16,31 @@ const char* name_of(LearnedStatus status) {
   }
 }
 
+template <class T>
+Array<T> copy_of(std::span<const T> x) {
+  return array_of(std::vector<T>(x.begin(), x.end()));
+}
+
 // The arguments of a ScanRequest in Python.
 py::dict as_dict(const ScanRequest& request) {
   py::dict d;
   d["q"] = array_of(Matrix<float>(request.q[0]));
   d["k"] = array_of(Matrix<float>(request.k[0]));
-  d["hits"] = array_of(std::vector<Index>(request.hits.begin(), request.hits.end()));
-  d["seed"] = request.seed;
-  d["number"] = request.number;
-  d["column_step"] = request.column_step;
+  d["hits"] = copy_of(request.hits);
+  d["seed"] = request.sampling.seed;
+  d["number"] = request.sampling.number;
+  d["column_step"] = request.sampling.column_step;
   d["list_cap"] = request.list_cap;
   d["reserve"] = request.reserve;
-  d["columns"] = array_of(std::vector<Column>(request.columns.begin(), request.columns.end()));
-  d["listed"] = array_of(std::vector<Index>(request.listed.begin(), request.listed.end()));
+  d["columns"] = copy_of(request.columns);
+  d["listed"] = copy_of(request.listed);
   return d;
 }
 
 // What a scanner in Python has found: the arrays that scan_rows returns, of all rows.
 ScannedRows scanned(const py::object& found, const ScanRequest& request) {
   const auto arrays = found.cast<std::array<py::array, 5>>();
-  ScannedRows rows(request.q.rows, request.list_cap);
+  ScannedRows rows(0, request.q.rows, request.list_cap);
   const auto copy = [&]<class T>(std::size_t which, const char* name, std::vector<T>& to) {
     const Array<T> from = vector_of<T>(arrays[which], name);
     if (static_cast<std::size_t>(from.size()) != to.size()) {
@@ -53,25 +58,31 @@ ScannedRows scanned(const py::object& found, const ScanRequest& request) {
 }
 
 // A request with the arrays that it refers to.
-struct ScanArguments {
+struct RequestArrays {
   py::array q, k;
   Array<Index> hits;
   Array<Column> columns;
   Array<Index> listed;
   ScanRequest numbers;
 
-  ScanRequest view() const {
+  ScanRequest view(const Tolerances& tolerances) const {
     ScanRequest all = numbers;
+    all.tolerances = tolerances;
     all.q = one_head<float>(q, "Q");
     all.k = one_head<float>(k, "K");
     all.hits = span_of(hits);
     all.columns = span_of(columns);
     all.listed = span_of(listed);
+    all.sampling.keep = !all.columns.empty() || !all.listed.empty();
     return all;
   }
 };
 
-// The options of a fit, with the arrays and the Python function that they refer to.
+GivenHead head_of(const py::array& q, const py::array& k) {
+  return {one_head<float>(q, "Q"), one_head<float>(k, "K")};
+}
+
+// The options of a fit, with the arrays and the Python functions that they refer to.
 struct LearnedArguments {
   LearnedOptions options;
   std::optional<std::pair<py::array, py::array>> start;
@@ -81,30 +92,26 @@ struct LearnedArguments {
   LearnedOptions view() const {
     LearnedOptions all = options;
     if (start) {
-      all.init_q = one_head<float>(start->first, "start: Q");
-      all.init_k = one_head<float>(start->second, "start: K");
+      all.start = GivenHead{one_head<float>(start->first, "start: Q"),
+                            one_head<float>(start->second, "start: K")};
     }
     if (!scanner.is_none()) {
-      all.scanner = [this](const Tolerances& tolerances, const ScanRequest& request) {
+      all.scanner = [this](const ScanRequest& request) {
         const UserCode here;
-        const auto met =
-            py::make_tuple(tolerances.leak, tolerances.distortion, tolerances.max_logit);
-        return scanned(scanner(met, as_dict(request)), request);
+        const Tolerances& asked = request.tolerances;
+        const auto numbers = py::make_tuple(asked.leak, asked.distortion, asked.max_logit);
+        return scanned(scanner(numbers, as_dict(request)), request);
       };
     }
     if (!progress.is_none()) {
-      all.progress = [this](const LearnedScan& scan) {
+      all.progress = [this](const LearnedProgress& now) {
         const UserCode here;
-        return progress(scan.step, scan.rows_left, scan.worst_deficit).cast<bool>();
+        return progress(now.step, now.rows_left, now.worst_deficit).cast<bool>();
       };
     }
     return all;
   }
 };
-
-GivenHead head_of(const py::array& q, const py::array& k) {
-  return {one_head<float>(q, "Q"), one_head<float>(k, "K")};
-}
 
 py::dict report_of(const LearnedResult& r) {
   py::dict d;
@@ -124,9 +131,7 @@ py::dict report_of(const LearnedResult& r) {
   return d;
 }
 
-}  // namespace
-
-void bind_learned(py::module_& m) {
+void bind_options(py::module_& m) {
   const LearnedOptions usual;
   py::class_<Storage>(m, "Storage")
       .def(py::init([](const std::string& format, double query_unit, double max_norm) {
@@ -168,18 +173,18 @@ void bind_learned(py::module_& m) {
            py::arg("polished_share") = usual.polished_share,
            py::arg("many_rows_from") = usual.many_rows_from, py::arg("scanner") = py::none(),
            py::arg("progress") = py::none());
+}
 
-  py::class_<ScanArguments>(m, "ScanRequest")
+void bind_scans(py::module_& m) {
+  py::class_<RequestArrays>(m, "ScanRequest")
       .def(py::init([](py::array q, py::array k, const py::array& hits, std::uint64_t seed,
                        Index number, Index column_step, int list_cap, float reserve,
                        const py::array& columns, const py::array& listed) {
     ScanRequest numbers;
-    numbers.seed = seed;
-    numbers.number = number;
-    numbers.column_step = column_step;
+    numbers.sampling = {seed, number, column_step};
     numbers.list_cap = list_cap;
     numbers.reserve = reserve;
-    return ScanArguments{std::move(q),
+    return RequestArrays{std::move(q),
                          std::move(k),
                          vector_of<Index>(hits, "hits"),
                          vector_of<Column>(columns, "columns"),
@@ -194,18 +199,20 @@ void bind_learned(py::module_& m) {
   // (columns, listed, hits, deficit, rounding) of the rows from `first` to `end` - 1; list_cap
   // columns for each.
   m.def("scan_rows",
-        [](const TargetArrays& target, const Tolerances& tolerances, const ScanArguments& request,
+        [](const TargetArrays& target, const Tolerances& tolerances, const RequestArrays& request,
            Index first, Index end, int threads) {
-    const ScanRequest asked = request.view();
+    const ScanRequest asked = request.view(tolerances);
     const ScannedRows found = on_target(target, threads, [&](const Target& view, const Run& run) {
-      return scan_rows(view, tolerances, asked, {first, end}, run);
+      return scan_rows(view, asked, first, end, run);
     });
     return py::make_tuple(array_of(found.columns), array_of(found.listed), array_of(found.hits),
                           array_of(found.deficit), array_of(found.rounding));
   },
         Standard(), py::arg("target"), py::arg("tolerances"), py::arg("request"), py::arg("first"),
         py::arg("end"), py::arg("threads"));
+}
 
+void bind_fits(py::module_& m) {
   m.def("memory_of_fit", &memory_of_fit, py::arg("n"), py::arg("k"), py::arg("dim"));
 
   // (q, k, report)
@@ -222,6 +229,21 @@ void bind_learned(py::module_& m) {
         Standard(), py::arg("target"), py::arg("tolerances"), py::arg("options"),
         py::arg("threads"));
 
+  // (loss, gradient of q, gradient of k)
+  m.def("feasibility_loss",
+        [](const TargetArrays& target, const py::array& q, const py::array& k,
+           const Tolerances& tolerances, int threads) {
+    const GivenHead head = head_of(q, k);
+    const LossGradient found = on_target(target, threads, [&](const Target& view, const Run& run) {
+      return feasibility_loss(view, tolerances, head, run);
+    });
+    return py::make_tuple(found.loss, array_of(found.q), array_of(found.k));
+  },
+        Standard(), py::arg("target"), py::arg("q"), py::arg("k"), py::arg("tolerances"),
+        py::arg("threads"));
+}
+
+void bind_queries(py::module_& m) {
   m.def("round_queries",
         [](const TargetArrays& target, const py::array& q, const py::array& k,
            const Tolerances& tolerances, const Storage& storage, int threads) {
@@ -254,19 +276,15 @@ void bind_learned(py::module_& m) {
   },
         Standard(), py::arg("target"), py::arg("q"), py::arg("k"), py::arg("options"),
         py::arg("threads"));
+}
 
-  // (loss, gradient of q, gradient of k)
-  m.def("feasibility_loss",
-        [](const TargetArrays& target, const py::array& q, const py::array& k,
-           const Tolerances& tolerances, int threads) {
-    const GivenHead head = head_of(q, k);
-    const LossGradient found = on_target(target, threads, [&](const Target& view, const Run& run) {
-      return feasibility_loss(view, tolerances, head, run);
-    });
-    return py::make_tuple(found.loss, array_of(found.q), array_of(found.k));
-  },
-        Standard(), py::arg("target"), py::arg("q"), py::arg("k"), py::arg("tolerances"),
-        py::arg("threads"));
+}  // namespace
+
+void bind_learned(py::module_& m) {
+  bind_options(m);
+  bind_scans(m);
+  bind_fits(m);
+  bind_queries(m);
 }
 
 }  // namespace headfit::python

@@ -161,14 +161,14 @@ TEST(steps_of_a_descent_allocate_nothing) {
   using namespace headfit::learned;
   const OwnedTarget target = regular_target(300, 4, 2);
   const Requirements required(target.view(), {0.05, 0.1});
-  const Recipe recipe = Recipe::for_rows(300, required.mean_support(), 0.1);
-  Descent descent(required, Mask{}, 9, recipe, 1, std::numeric_limits<float>::infinity(), here);
+  const Settings settings = Settings::for_rows(300, required.mean_support(), 0.1);
+  Descent descent(required, 9, settings, 1, std::numeric_limits<float>::infinity(), here);
   const auto steps = [&](int count) {
     for (int step = 0; step < count; ++step) descent.step(0.05f);
   };
   descent.start_randomly(0);
   const auto listed = [&] {
-    descent.scan_hot();
+    descent.scan(Columns::Sampled);
     descent.transpose_lists();
   };
   listed();

@@ -6,14 +6,8 @@
 
 #include "check.hpp"
 #include "headfit/base/worker_pool.hpp"
-#include "headfit/learned/block_step.hpp"
-#include "headfit/learned/even_sample.hpp"
-#include "headfit/learned/exact_queries.hpp"
+#include "headfit/learned/descent.hpp"
 #include "headfit/learned/fit_learned.hpp"
-#include "headfit/learned/gradient.hpp"
-#include "headfit/learned/grid_rounding.hpp"
-#include "headfit/learned/recipe.hpp"
-#include "headfit/learned/start.hpp"
 #include "problem.hpp"
 #include "sample.hpp"
 
@@ -28,34 +22,44 @@ const double distortion = std::expm1(0.1);
 const Tolerances tolerances{leak, distortion};
 
 // The state of a fit at its random start, after a scan.
-struct Scanned {
+struct State {
   OwnedTarget target;
   Mask mask;
   Requirements required;
   PaddedRows q, k;
-  Lists lists;
-  RowChecks checks;
+  ScannedRows scanned;
+  CandidateLists lists;
   Philox random{3};
 
-  Scanned(OwnedTarget t, const Mask& m, Index dim, int cap, int threads = 1)
+  State(OwnedTarget t, const Mask& m, Index dim, int cap, int threads = 1)
       : target(std::move(t)),
         mask(m),
-        required(target.view(), tolerances),
+        required(target.view(mask), tolerances),
         q(required.n(), dim),
         k(q),
-        lists(required, cap),
-        checks(required.n()) {
+        scanned(0, required.n(), cap),
+        lists(required, scanned) {
     random_start(required, random, 0, q, k);
+    scanned.forget_lists(required.n());
     scan(0, threads);
   }
-  Scanned(const Scanned&) = delete;  // `lists` refers to `required`
-  Scanned& operator=(const Scanned&) = delete;
+  State(const State&) = delete;  // `lists` refers to `required` and `scanned`
+  State& operator=(const State&) = delete;
 
   void scan(Index number, int threads, Index column_step = 1, bool keep = false) {
     const Run run{threads, {}};
-    scan_near({required, q, k, random, number, lists, checks, column_step, keep}, mask, run);
+    scan_rows(required, q, k, {3, number, column_step, keep}, scanned, run);
     lists.transpose(run);
   }
+  // The support of a row and the other columns that it lists.
+  std::multiset<Column> listed(Index i) const {
+    const auto support = required.support(i);
+    std::multiset<Column> all(support.begin(), support.end());
+    all.insert(lists.others(i).begin(), lists.others(i).end());
+    return all;
+  }
+  Index hits(Index i) const { return scanned.hits[scanned.at(i)]; }
+  double deficit(Index i) const { return static_cast<double>(scanned.deficit[scanned.at(i)]); }
 
   double logit(Index i, Index j) const {
     double sum = 0;
@@ -85,7 +89,7 @@ struct Scanned {
       r.loss += std::pow(logit(i, columns[a]) - std::log(weights[a]) - centre, 2) / 2;
     }
     const double hinge = centre + smallest + std::log(leak) - std::log1p(distortion);
-    r.limit = std::min(hinge - static_cast<double>(list_slack), lowest + std::log(leak));
+    r.limit = std::min(hinge - static_cast<double>(Settings::list_slack), lowest + std::log(leak));
     r.deficit = high - low - std::log1p(distortion);
     for (Index j = 0; j < required.n(); ++j) {
       if (std::count(columns.begin(), columns.end(), static_cast<Column>(j)) ||
@@ -132,7 +136,7 @@ LearnedOptions options_for(Index dim, std::uint64_t seed = 1) {
 
 // The number of rows outside the tolerances, computed in double.
 Index count_outside(const OwnedTarget& t, const Mask& mask, const LearnedResult& r) {
-  Scanned state(t, mask, r.q.cols(), 24);
+  State state(t, mask, r.q.cols(), 24);
   given_start(heads_of(r.q)[0], heads_of(r.k)[0], state.random, state.q, state.k);
   Index outside = 0;
   for (Index i = 0; i < state.required.n(); ++i) outside += state.row(i).deficit > 0;
@@ -149,7 +153,7 @@ void check_same(const LearnedResult& a, const LearnedResult& b) {
 
 TEST(gradient_is_that_of_the_loss) {
   for (const Mask& mask : {Mask{}, causal()}) {
-    Scanned state(causal_target(23), mask, 3, 64);
+    State state(causal_target(23), mask, 3, 64);
     Gradient gradient(state.required, state.lists);
     RowScratch scratch(3, state.required.largest_support());
     Matrix<double> dq(23, 3), dk(23, 3);
@@ -187,16 +191,12 @@ TEST(gradient_is_that_of_the_loss) {
 TEST(lists_hold_what_is_near_and_deficits_are_exact) {
   for (const Mask& mask : {Mask{}, causal()}) {
     for (const Index n : {1, 2, 31, 300}) {
-      Scanned state(causal_target(n), mask, 4, 400);
+      State state(causal_target(n), mask, 4, 400);
       for (Index i = 0; i < n; ++i) {
         const auto want = state.row(i);
-        const double got = static_cast<double>(state.checks.deficit[static_cast<std::size_t>(i)]);
+        const double got = state.deficit(i);
         CHECK_THAT(std::abs(want.deficit - got) < 1e-3, n, " ", i, ": ", want.deficit, " ", got);
-        const Entry first = state.lists.first(i);
-        std::set<Column> listed;
-        for (Index e = 0; e < state.lists.size(i); ++e) {
-          listed.insert(state.lists.column(static_cast<Entry>(first + e)));
-        }
+        const std::multiset<Column> listed = state.listed(i);
         CHECK(static_cast<Index>(listed.size()) == state.lists.size(i));
         CHECK(state.lists.share(i) == 1);
         const auto support = state.required.support(i);
@@ -206,8 +206,9 @@ TEST(lists_hold_what_is_near_and_deficits_are_exact) {
           const bool is_inside = inside.count(static_cast<Column>(j)) > 0;
           const double over = state.logit(i, j) - want.limit;
           if (!is_inside && std::abs(over) < 1e-3) continue;
-          const bool is_listed = listed.count(static_cast<Column>(j)) > 0;
-          CHECK_THAT(is_listed == (is_inside || (is_allowed && over > 0)), n, " ", i, " ", j);
+          CHECK_THAT(listed.count(static_cast<Column>(j)) ==
+                         (is_inside || (is_allowed && over > 0)),
+                     n, " ", i, " ", j);
         }
       }
     }
@@ -217,7 +218,7 @@ TEST(lists_hold_what_is_near_and_deficits_are_exact) {
 TEST(some_columns_stand_for_all) {
   for (const Index n : {31, 300}) {
     for (const Index column_step : {2, 7}) {
-      Scanned state(regular_target(n, 4, 2), {}, 4, 400);
+      State state(regular_target(n, 4, 2), {}, 4, 400);
       state.scan(1, 2, column_step);
       // There is one shift such that every row i has looked at the columns i + shift, modulo
       // `column_step`.
@@ -225,12 +226,9 @@ TEST(some_columns_stand_for_all) {
       for (Index i = 0; i < n; ++i) {
         const double limit = state.row(i).limit;
         const auto support = state.required.support(i);
-        std::set<Column> listed;
-        const Index size = state.lists.size(i);
-        for (Index e = static_cast<Index>(support.size()); e < size; ++e) {
-          listed.insert(state.lists.column(static_cast<Entry>(state.lists.first(i) + e)));
-        }
-        CHECK(state.lists.hits(i) == static_cast<Index>(listed.size()) * column_step);
+        const auto others = state.lists.others(i);
+        const std::set<Column> listed(others.begin(), others.end());
+        CHECK(state.hits(i) == static_cast<Index>(listed.size()) * column_step);
         if (!listed.empty()) CHECK(state.lists.share(i) == static_cast<float>(column_step));
         for (Index shift = 0; shift < column_step; ++shift) {
           bool agree = true;
@@ -256,19 +254,16 @@ TEST(some_columns_stand_for_all) {
 TEST(kept_lists_hold_all_classes) {
   for (const Index n : {31, 300}) {
     for (const Index column_step : {2, 7}) {
-      Scanned state(regular_target(n, 4, 2), {}, 4, 400);
+      State state(regular_target(n, 4, 2), {}, 4, 400);
       for (const std::uint64_t start : {1u, 2u}) {
         random_start(state.required, state.random, start, state.q, state.k);
         for (Index t = 0; t < column_step; ++t) {
           state.scan(t, 1 + static_cast<int>(t % 2), column_step, true);
         }
         for (Index i = 0; i < n; ++i) {
-          const Scanned::Row want = state.row(i);
+          const State::Row want = state.row(i);
           const auto support = state.required.support(i);
-          std::multiset<Column> listed;
-          for (Index e = 0; e < state.lists.size(i); ++e) {
-            listed.insert(state.lists.column(static_cast<Entry>(state.lists.first(i) + e)));
-          }
+          const std::multiset<Column> listed = state.listed(i);
           for (Index j = 0; j < n; ++j) {
             const auto column = static_cast<Column>(j);
             const bool is_inside = std::count(support.begin(), support.end(), column) > 0;
@@ -276,11 +271,9 @@ TEST(kept_lists_hold_all_classes) {
             if (!is_inside && std::abs(over) < 1e-3) continue;
             CHECK_THAT(listed.count(column) == (is_inside || over > 0), n, " ", i, " ", j);
           }
-          CHECK(state.lists.hits(i) == state.lists.listed(i));
+          CHECK(state.hits(i) == state.lists.listed(i));
           CHECK(state.lists.share(i) == 1);
-          const auto deficit =
-              static_cast<double>(state.checks.deficit[static_cast<std::size_t>(i)]);
-          CHECK_THAT(std::abs(deficit - want.deficit) < 1e-3, n, " ", i);
+          CHECK_THAT(std::abs(state.deficit(i) - want.deficit) < 1e-3, n, " ", i);
         }
       }
     }
@@ -291,16 +284,16 @@ TEST(kept_lists_hold_all_classes) {
 TEST(kept_lists_without_room_are_samples) {
   constexpr Index n = 600, column_step = 8;
   constexpr int cap = 10;
-  Scanned all(regular_target(n, 4, 2), {}, 4, 600);
-  Scanned few(regular_target(n, 4, 2), {}, 4, cap);
+  State all(regular_target(n, 4, 2), {}, 4, 600);
+  State few(regular_target(n, 4, 2), {}, 4, cap);
   all.scan(1, 1);
   for (Index t = 0; t < 4 * column_step; ++t) few.scan(t, 1, column_step, true);
   double hits = 0, want = 0;
   for (Index i = 0; i < n; ++i) {
     CHECK(few.lists.listed(i) <= cap);
-    if (all.lists.hits(i) >= 8 * cap) CHECK(few.lists.listed(i) == cap);
-    hits += static_cast<double>(few.lists.hits(i));
-    want += static_cast<double>(all.lists.hits(i));
+    if (all.hits(i) >= 8 * cap) CHECK(few.lists.listed(i) == cap);
+    hits += static_cast<double>(few.hits(i));
+    want += static_cast<double>(all.hits(i));
   }
   CHECK(want > 8.0 * cap * n);  // so that the samples are small
   CHECK(std::abs(hits / want - 1) < 0.1);
@@ -327,15 +320,20 @@ TEST(a_full_list_is_an_even_sample) {
 
 TEST(transposed_lists_hold_every_entry_once_in_order) {
   for (const int threads : {1, 3}) {
-    Scanned state(regular_target(900, 4, 2), {}, 5, 24, threads);
+    State state(regular_target(900, 4, 2), {}, 5, 24, threads);
     std::size_t entries = 0;
     for (Index j = 0; j < 900; ++j) {
       Index before = -1;
-      for (const Lists::Source& source : state.lists.sources(j)) {
+      for (const CandidateLists::Source& source : state.lists.sources(j)) {
         CHECK(source.row > before);
-        CHECK(state.lists.column(source.entry) == static_cast<Column>(j));
-        CHECK(source.entry >= state.lists.first(source.row) &&
-              source.entry < state.lists.first(source.row) + state.lists.size(source.row));
+        CHECK(source.slot >= state.lists.first(source.row));
+        const auto place = static_cast<Index>(source.slot - state.lists.first(source.row));
+        CHECK(place < state.lists.size(source.row));
+        const auto support = state.required.support(source.row);
+        const auto inside = static_cast<Index>(support.size());
+        const Column column = place < inside ? support[static_cast<std::size_t>(place)]
+                                             : state.scanned.list(source.row)[place - inside];
+        CHECK(column == static_cast<Column>(j));
         before = source.row;
         ++entries;
       }
@@ -401,9 +399,10 @@ TEST(the_grid_is_as_coarse_as_its_format_beyond_powers_of_two) {
 
 TEST(rounding_to_a_grid_can_be_interrupted) {
   constexpr Index dim = 256;
-  Scanned s(regular_target(200, 4, 1), {}, dim, 20);
+  State s(regular_target(200, 4, 1), {}, dim, 20);
   const Grid grid{NumberFormat::float8_e5m2(), 1};
-  GridRounding rounding(dim, 24);
+  NearestPlane nearest_plane(dim);
+  GridSearch search(24);
   RowSums sums(dim);
   sums.clear();
   for (Index j = 0; j < 200; ++j) sums.add(s.k.row(j), 1, 1);
@@ -413,16 +412,16 @@ TEST(rounding_to_a_grid_can_be_interrupted) {
     const Interruptible here(poll);
     CHECK_THROWS(Interrupted, "interrupted", for (int turn = 0; turn < 200; ++turn) work());
   };
-  check_interrupted([&] { rounding.nearest_plane(sums, grid, s.k.row(0)); });
+  check_interrupted([&] { nearest_plane.round(sums, grid, s.k.row(0)); });
   // With so much rounding no row meets its tolerances.
-  check_interrupted([&] { rounding.improve(s.required, s.lists, 0, grid, s.k, 1, s.q.row(0)); });
+  check_interrupted([&] { search.improve({s.required, s.lists, s.k, 0, 1}, grid, s.q.row(0)); });
 }
 
 // Steps whose averaged curvatures are stored as bfloat16 differ by rounding only.
 TEST(short_curvatures_make_the_same_steps_up_to_rounding) {
   constexpr Index n = 2 * lanes, dim = 5, ages = 30;
-  const Recipe usual = Recipe::for_rows(n, 4, distortion);
-  Recipe many = usual;
+  const Settings usual = Settings::for_rows(n, 4, distortion);
+  Settings many = usual;
   many.short_curvature = true;
   BlockSteps exact(n, dim, usual), rounded(n, dim, many);
   PaddedRows x(8, dim);
@@ -466,14 +465,17 @@ TEST(fits_that_keep_lists_meet_the_tolerances) {
 TEST(rows_with_many_nonzeros_are_quenched_for_longer_where_lists_are_kept) {
   Index last = 0;
   for (const double k : {1.0, 4.0, 8.0, 12.0, 16.0, 64.0}) {
-    Recipe recipe = Recipe::for_rows(100'000, k, distortion);
-    const Index without = recipe.ample_quench;
-    recipe.keep_lists(k);
-    CHECK(recipe.ample_quench >= std::max(last, without) && recipe.ample_quench <= quench_steps);
-    CHECK(k > 8 || recipe.ample_quench == without);
-    last = recipe.ample_quench;
+    Settings settings = Settings::for_rows(100'000, k, distortion);
+    const Index without = settings.ample_quench;
+    settings.for_many_rows(k, false);
+    CHECK(settings.short_curvature && !settings.keeps_lists && settings.ample_quench == without);
+    settings.for_many_rows(k, true);
+    CHECK(settings.keeps_lists && settings.ample_quench >= std::max(last, without));
+    CHECK(settings.ample_quench <= Settings::quench_steps);
+    CHECK(k > 8 || settings.ample_quench == without);
+    last = settings.ample_quench;
   }
-  CHECK(last == quench_steps);
+  CHECK(last == Settings::quench_steps);
 }
 
 // A fit whose scans are made elsewhere, in parts that differ from scan to scan, is the same.
@@ -482,11 +484,11 @@ TEST(shared_scans_change_no_bit) {
                                LearnedOptions options) {
     const LearnedResult alone = fit_learned(target, asked, options, {1, {}});
     Index scans = 0, largest_step = 0;
-    options.scanner = [&](const Tolerances& met, const ScanRequest& request) {
-      ScannedRows all(target.n, request.list_cap);
+    options.scanner = [&](const ScanRequest& request) {
+      ScannedRows all(0, target.n, request.list_cap);
       Index first = 0;
       for (const Index end : {1 + scans % 7, target.n / 3, target.n / 3, target.n}) {
-        const ScannedRows part = scan_rows(target, met, request, {first, end}, {1, {}});
+        const ScannedRows part = scan_rows(target, request, first, end, {1, {}});
         std::copy(part.columns.begin(), part.columns.end(),
                   all.columns.begin() + first * request.list_cap);
         std::copy(part.listed.begin(), part.listed.end(), all.listed.begin() + first);
@@ -496,7 +498,7 @@ TEST(shared_scans_change_no_bit) {
         first = end;
       }
       ++scans;
-      largest_step = std::max(largest_step, request.column_step);
+      largest_step = std::max(largest_step, request.sampling.column_step);
       return all;
     };
     const LearnedResult shared = fit_learned(target, asked, options, {1, {}});
@@ -519,11 +521,11 @@ TEST(shared_scans_change_no_bit) {
   options.many_rows_from = 2000;
   CHECK(check_shared(large.view(), tolerances, options) > 1);
 
-  options.scanner = [](const Tolerances&, const ScanRequest&) { return ScannedRows(3, 2); };
+  options.scanner = [](const ScanRequest&) { return ScannedRows(0, 3, 2); };
   CHECK_THROWS(InputError, "a scan must find something about each of the 300 rows",
                fit_learned(t.view(), tolerances, options, {1, {}}));
-  options.scanner = [](const Tolerances&, const ScanRequest& request) {
-    ScannedRows rows(request.q.rows, request.list_cap);
+  options.scanner = [](const ScanRequest& request) {
+    ScannedRows rows(0, request.q.rows, request.list_cap);
     std::fill(rows.listed.begin(), rows.listed.end(), 1);
     std::fill(rows.columns.begin(), rows.columns.end(), 300);
     return rows;
@@ -537,15 +539,17 @@ TEST(requests_of_scans_are_checked) {
   const PaddedRows x(40, 5);
   const std::vector<Index> hits(40), listed(40, 1), many(40, 5), few(39);
   const std::vector<Column> columns(160), outside(160, 40);
-  ScanRequest usual{x.heads(), x.heads(), hits};
-  usual.list_cap = 4;
-  const auto scanned = [&](auto change, RowRange rows = {3, 9}) {
+  const ScanRequest usual{tolerances, 0, x.heads(), x.heads(), {}, 4, hits};
+  const auto scanned = [&](auto change, Index end = 9) {
     ScanRequest request = usual;
     change(request);
-    return scan_rows(t.view(), tolerances, request, rows, {1, {}});
+    return scan_rows(t.view(), request, 3, end, {1, {}});
   };
   const auto keep = [&](std::span<const Column> places, std::span<const Index> counts) {
-    return [=](ScanRequest& r) { r.columns = places, r.listed = counts, r.column_step = 2; };
+    return [=](ScanRequest& r) {
+      r.columns = places, r.listed = counts;
+      r.sampling.column_step = 2, r.sampling.keep = true;
+    };
   };
   CHECK(scanned(keep(columns, listed)).hits.size() == 6);
   CHECK_THROWS(InputError, "must have list_cap places for each of the 40 rows",
@@ -557,9 +561,9 @@ TEST(requests_of_scans_are_checked) {
   CHECK_THROWS(InputError, "a scan must keep columns of A; got 40 in row 3",
                scanned(keep(outside, listed)));
   CHECK_THROWS(InputError, "rows must lie in 0 ... 40; got 3 ... 41",
-               scanned([](ScanRequest&) {}, {3, 41}));
+               scanned([](ScanRequest&) {}, 41));
   CHECK_THROWS(InputError, "column_step must be in 1 ... 40; got 41",
-               scanned([](ScanRequest& r) { r.column_step = 41; }));
+               scanned([](ScanRequest& r) { r.sampling.column_step = 41; }));
 }
 
 TEST(edges) {
@@ -598,8 +602,7 @@ TEST(starts) {
   LearnedOptions options = options_for(6);
   const LearnedResult met = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(met.status == LearnedStatus::Met);
-  options.init_q = heads_of(met.q);
-  options.init_k = heads_of(met.k);
+  options.start = GivenHead{heads_of(met.q), heads_of(met.k)};
   const LearnedResult again = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(again.steps == 0 && again.scans == 1 && again.q == met.q && again.k == met.k);
 
@@ -613,9 +616,6 @@ TEST(starts) {
   options.dim = 5;
   CHECK_THROWS(InputError, "a start must have 200 rows and 1 to 5 columns",
                fit_learned(t.view(), tolerances, options, {1, {}}));
-  options.init_k.reset();
-  CHECK_THROWS(InputError, "both queries and keys",
-               fit_learned(t.view(), tolerances, options, {1, {}}));
 }
 
 TEST(stages_go_on_from_the_head_of_the_last_one) {
@@ -626,15 +626,14 @@ TEST(stages_go_on_from_the_head_of_the_last_one) {
   options.looser = {loose};
   options.stage_steps = 900;
   Index scans = 0;
-  options.progress = [&](const LearnedScan&) { return ++scans > 0; };
+  options.progress = [&](const LearnedProgress&) { return ++scans > 0; };
   const LearnedResult both = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(scans > 0);
   options.looser.clear();
   options.max_steps = 900;
   const LearnedResult first = fit_learned(t.view(), loose, options, {1, {}});
   options.max_steps = 3000 - first.steps;
-  options.init_q = heads_of(first.q);
-  options.init_k = heads_of(first.k);
+  options.start = GivenHead{heads_of(first.q), heads_of(first.k)};
   const LearnedResult second = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK((both.q == second.q) && (both.k == second.k));
   CHECK(both.steps == first.steps + second.steps && both.starts == first.starts + second.starts);
@@ -642,7 +641,7 @@ TEST(stages_go_on_from_the_head_of_the_last_one) {
   // The last stage of a fit that is stopped takes no steps.
   options = options_for(7);
   options.looser = {loose, {0.1, 0.2}};
-  options.progress = [](const LearnedScan&) { return false; };
+  options.progress = [](const LearnedProgress&) { return false; };
   const LearnedResult none = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(none.status == LearnedStatus::Stopped && none.steps == 0 && none.starts == 1);
   CHECK(static_cast<Index>(none.failed_rows.size()) == count_outside(t, {}, none));
@@ -658,8 +657,7 @@ TEST(rows_that_are_left_get_exact_queries) {
   for (const Index i : left) q.row(i) *= -1;
   CHECK(rows_outside(t.view(), tighter, heads_of(q), heads_of(met.k), {1, {}}) == left);
   LearnedOptions options = options_for(8);
-  options.init_q = heads_of(q);
-  options.init_k = heads_of(met.k);
+  options.start = GivenHead{heads_of(q), heads_of(met.k)};
   options.max_steps = 0;
   CHECK(fit_learned(t.view(), tighter, options, {1, {}}).failed_rows == left);
   options.polished_share = 0.1;
@@ -743,8 +741,8 @@ TEST(limits_stop_the_fit) {
 
   options = options_for(2);
   Index calls = 0;
-  options.progress = [&](const LearnedScan& scan) {
-    CHECK(scan.rows_left > 0 && scan.worst_deficit > 0);
+  options.progress = [&](const LearnedProgress& now) {
+    CHECK(now.rows_left > 0 && now.worst_deficit > 0);
     return ++calls < 5;
   };
   r = fit_learned(t.view(), tolerances, options, {2, {}});

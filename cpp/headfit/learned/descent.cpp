@@ -1,130 +1,170 @@
 #include "headfit/learned/descent.hpp"
 
 #include <cmath>
+#include <numbers>
 #include <numeric>
-#include <string>
 
-#include "headfit/learned/start.hpp"
+#include "headfit/base/checkpoint.hpp"
 
 namespace headfit::learned {
+namespace {
 
-Descent::Descent(const Requirements& required, const Mask& mask, Index dim, const Recipe& recipe,
+// Random streams of the seed. Scans draw from the streams below these, which are numbered by rows.
+constexpr std::uint64_t key_stream = std::uint64_t(1) << 40;
+constexpr std::uint64_t query_stream = std::uint64_t(2) << 40;
+
+// The normal number at a place of the stream. The method of Box and Muller makes two normal numbers
+// from two random words.
+float normal(const Philox& random, std::uint64_t major, std::uint64_t attempt, Index place) {
+  const auto words = random(major, attempt << 32 | static_cast<std::uint64_t>(place / 4));
+  const auto unit = [&](std::size_t w) { return (static_cast<double>(words[w]) + 0.5) * 0x1p-32; };
+  const auto pair = static_cast<std::size_t>(place % 4 / 2 * 2);
+  const double radius = std::sqrt(-2 * std::log(unit(pair)));
+  const double angle = 2 * std::numbers::pi * unit(pair + 1);
+  return static_cast<float>(radius * (place % 2 == 0 ? std::cos(angle) : std::sin(angle)));
+}
+
+void fill_rows(const MatrixView<float>& given, const Philox& random, std::uint64_t stream,
+               PaddedRows& rows) {
+  Checkpoints checkpoints;
+  for (Index i = 0; i < rows.rows(); ++i) {
+    float* row = rows.row(i);
+    const std::uint64_t place = stream + static_cast<std::uint64_t>(i);
+    for (Index f = 0; f < rows.dim(); ++f) {
+      row[f] = f < given.cols() ? given(i, f)
+                                : Settings::missing_column_deviation * normal(random, place, 0, f);
+    }
+    checkpoints.after(32 * rows.dim());
+  }
+}
+
+}  // namespace
+
+void random_start(const Requirements& required, const Philox& random, std::uint64_t attempt,
+                  PaddedRows& q, PaddedRows& k) {
+  Checkpoints checkpoints;
+  for (Index j = 0; j < k.rows(); ++j) {
+    for (Index f = 0; f < k.dim(); ++f) {
+      k.row(j)[f] = normal(random, key_stream + static_cast<std::uint64_t>(j), attempt, f);
+    }
+    checkpoints.after(32 * k.dim());
+  }
+  q.clear();
+  for (Index i = 0; i < q.rows(); ++i) {
+    const auto columns = required.support(i);
+    const auto weights = required.target().row_weights(i);
+    for (std::size_t a = 0; a < columns.size(); ++a) {
+      add_scaled(static_cast<float>(2 * weights[a]), k.row(columns[a]), q.row(i), q.width());
+      checkpoints.after(q.width());
+    }
+  }
+}
+
+void given_start(const MatrixView<float>& given_q, const MatrixView<float>& given_k,
+                 const Philox& random, PaddedRows& q, PaddedRows& k) {
+  fill_rows(given_q, random, query_stream, q);
+  fill_rows(given_k, random, key_stream, k);
+}
+
+Descent::Descent(const Requirements& required, Index dim, const Settings& settings,
                  std::uint64_t seed, float radius, const Run& run)
     : required_(required),
       run_(run),
-      mask_(mask),
       seed_(seed),
-      random_(seed),
       radius_(radius),
       q_(required.n(), dim),
       k_(q_),
       next_q_(q_),
-      query_steps_(required.n(), dim, recipe),
+      query_steps_(required.n(), dim, settings),
       key_steps_(query_steps_),
-      lists_(required, recipe.list_cap),
+      scanned_(0, required.n(), settings.list_cap),
+      lists_(required, scanned_),
       gradient_(required, lists_),
-      checks_(required.n()),
       weight_(static_cast<std::size_t>(required.n())),
       block_failures_(static_cast<std::size_t>(query_steps_.blocks())),
       workers_(run.thread_count(required.n()), [&] {
         return Worker{RowScratch(dim, required.largest_support()), LaneScratch(dim),
-                      GridRounding(dim, required.largest_support() + recipe.list_cap)};
+                      NearestPlane(dim),
+                      GridSearch(required.largest_support() + settings.list_cap)};
       }) {}
 
 void Descent::start_randomly(std::uint64_t attempt) {
-  random_start(required_, random_, attempt, q_, k_);
+  random_start(required_, Philox(seed_), attempt, q_, k_);
   forget();
 }
 
 void Descent::start_from(const MatrixView<float>& q, const MatrixView<float>& k) {
-  given_start(q, k, random_, q_, k_);
+  given_start(q, k, Philox(seed_), q_, k_);
   forget();
 }
 
 void Descent::forget() {
   query_steps_.forget();
   key_steps_.forget();
-  lists_.forget();
+  scanned_.forget_lists(required_.n());
   std::fill(weight_.begin(), weight_.end(), 1.0f);
   age_ = 0;
 }
 
-ScanSummary Descent::scan_hot(bool keep) {
-  if (!may_skip_columns()) return scan();
-  const Index classes = std::max(required_.n() / fewest_rows_per_class, Index(1));
-  const Index least = keep ? std::min(kept_column_step, classes) : 1;
-  const Index most = keep ? classes : std::min(classes, largest_column_step);
-  return scan_columns(std::clamp(static_cast<Index>(hits_per_slot()), least, most), keep);
+RowCounts Descent::scan(Columns columns) {
+  const bool keep = columns == Columns::InTurn && required_.may_skip_columns();
+  const ColumnSampling sampling{seed_, scans_, column_step_for(columns), keep};
+  if (scanner_) {
+    scanned_ = scanned_elsewhere(sampling);
+  } else {
+    scan_rows(required_, q_, k_, sampling, scanned_, run_);
+  }
+  ++scans_;
+  column_step_ = sampling.column_step;
+  return counts();
+}
+
+Index Descent::column_step_for(Columns columns) const {
+  if (columns == Columns::All || !required_.may_skip_columns()) return 1;
+  const auto to_fill_lists = static_cast<Index>(hits_per_slot());
+  const Index classes = std::max(required_.n() / Settings::fewest_rows_per_class, Index(1));
+  if (columns == Columns::InTurn) {
+    return std::clamp(to_fill_lists, std::min(Settings::kept_column_step, classes), classes);
+  }
+  return std::clamp(to_fill_lists, Index(1), std::min(classes, Settings::largest_column_step));
 }
 
 double Descent::hits_per_slot() const {
   double hits = 0;
-  for (Index i = 0; i < required_.n(); ++i) hits += static_cast<double>(lists_.hits(i));
-  return hits / static_cast<double>(required_.n() * lists_.cap());
+  for (const Index of_row : scanned_.hits) hits += static_cast<double>(of_row);
+  return hits / static_cast<double>(required_.n() * scanned_.list_cap);
 }
 
-ScanSummary Descent::scan_columns(Index column_step, bool keep) {
-  if (scanner_) {
-    ask_scanner(column_step, keep);
-  } else {
-    scan_near({required_, q_, k_, random_, scans_, lists_, checks_, column_step, keep}, mask_,
-              run_);
+ScannedRows Descent::scanned_elsewhere(const ColumnSampling& sampling) const {
+  ScanRequest request{
+      required_.tolerances(), required_.reserved(), q_.heads(), k_.heads(), sampling,
+      scanned_.list_cap,      scanned_.hits};
+  if (sampling.keep) {
+    request.columns = scanned_.columns;
+    request.listed = scanned_.listed;
   }
-  ++scans_;
-  column_step_ = column_step;
-  ScanSummary summary;
-  for (const float deficit : checks_.deficit) {
-    summary.rows_left += !(deficit <= 0);
-    summary.hard_rows += deficit > hard_deficit;
-    summary.worst_deficit = std::max(summary.worst_deficit, deficit);
-  }
-  return summary;
+  ScannedRows found = scanner_(request);
+  check_scanned(found, required_.n(), scanned_.list_cap);
+  return found;
 }
 
-void Descent::ask_scanner(Index column_step, bool keep) {
-  const Index n = required_.n(), cap = lists_.cap();
-  std::vector<Index> hits(static_cast<std::size_t>(n));
-  for (Index i = 0; i < n; ++i) hits[static_cast<std::size_t>(i)] = lists_.hits(i);
-  std::vector<Column> kept;
-  std::vector<Index> kept_counts;
-  if (keep) {
-    kept = lists_.all_others();
-    for (Index i = 0; i < n; ++i) kept_counts.push_back(lists_.listed(i));
+RowCounts Descent::counts() const {
+  RowCounts counts;
+  for (const float deficit : scanned_.deficit) {
+    counts.left += !(deficit <= 0);
+    counts.hard += deficit > Settings::hard_deficit;
+    counts.worst_deficit = std::max(counts.worst_deficit, deficit);
   }
-  const ScannedRows found = scanner_({q_.heads(), k_.heads(), hits, seed_, scans_, column_step,
-                                      lists_.cap(), required_.reserved(), kept, kept_counts});
-  const ScannedRows expected(n, lists_.cap());
-  if (found.columns.size() != expected.columns.size() || found.listed.size() != hits.size() ||
-      found.hits.size() != hits.size() || found.deficit.size() != hits.size() ||
-      found.rounding.size() != hits.size()) {
-    throw InputError("a scan must find something about each of the " + std::to_string(n) + " rows");
-  }
-  for (Index i = 0; i < n; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    if (found.listed[at] < 0 || found.listed[at] > cap) {
-      throw InputError("a scan must list at most " + std::to_string(cap) + " columns; got " +
-                       std::to_string(found.listed[at]) + " in row " + std::to_string(i));
-    }
-    const Column* columns = found.columns.data() + i * cap;
-    for (Index c = 0; c < found.listed[at]; ++c) {
-      if (columns[c] < 0 || columns[c] >= n) {
-        throw InputError("a scan must list columns of A; got " + std::to_string(columns[c]));
-      }
-    }
-    std::copy_n(columns, found.listed[at], lists_.others(i));
-    lists_.set_others(i, found.listed[at], found.hits[at]);
-  }
-  checks_.deficit = found.deficit;
-  checks_.rounding = found.rounding;
+  return counts;
 }
 
 // A row whose query has shrunk towards zero pulls too weakly on the keys to ever become feasible by
 // itself, so the weights of hard rows grow.
 void Descent::reweight() {
   for (std::size_t i = 0; i < weight_.size(); ++i) {
-    weight_[i] = checks_.deficit[i] > hard_deficit
-                     ? std::min(weight_[i] * weight_growth, weight_cap)
-                     : std::max(weight_[i] / weight_growth, 1.0f);
+    weight_[i] = scanned_.deficit[i] > Settings::hard_deficit
+                     ? std::min(weight_[i] * Settings::weight_growth, Settings::weight_cap)
+                     : std::max(weight_[i] / Settings::weight_growth, 1.0f);
   }
 }
 
@@ -158,23 +198,23 @@ void Descent::restore(const Snapshot& snapshot) {
 }
 
 void Descent::round_keys(const Grid& grid) {
-  // Queries first: they store the curvature weights of their entries, which keys sum.
+  // Queries first: they store the curvature weights of their columns, which keys sum.
   for_blocks(required_.n(), [&](Index i, Worker& w) {
-    gradient_.query(i, q_, k_, 1.0f, checks_.rounding[static_cast<std::size_t>(i)], w.row);
+    gradient_.query(i, q_, k_, 1.0f, scanned_.rounding[static_cast<std::size_t>(i)], w.row);
   });
   for_blocks(required_.n(), [&](Index j, Worker& w) {
     gradient_.key(j, q_, w.row);
-    w.grid.nearest_plane(w.row.sums, grid, k_.row(j));
+    w.nearest_plane.round(w.row.sums, grid, k_.row(j));
   });
 }
 
 void Descent::round_queries(const Grid& grid, bool all) {
   for_blocks(required_.n(), [&](Index i, Worker& w) {
     if (!all && meets(i)) return;
-    const float rounding = checks_.rounding[static_cast<std::size_t>(i)];
+    const float rounding = scanned_.rounding[static_cast<std::size_t>(i)];
     gradient_.query(i, q_, k_, 1.0f, rounding, w.row);
-    if (all) w.grid.nearest_plane(w.row.sums, grid, q_.row(i));
-    w.grid.improve(required_, lists_, i, grid, k_, rounding, q_.row(i));
+    if (all) w.nearest_plane.round(w.row.sums, grid, q_.row(i));
+    w.grid_search.improve({required_, lists_, k_, i, rounding}, grid, q_.row(i));
   });
 }
 
@@ -185,7 +225,7 @@ void Descent::query_block(Index block, float length, Worker& worker) {
   for (Index lane = 0; lane < count; ++lane) {
     const Index i = first + lane;
     const auto at = static_cast<std::size_t>(i);
-    const auto state = gradient_.query(i, q_, k_, weight_[at], checks_.rounding[at], worker.row);
+    const auto state = gradient_.query(i, q_, k_, weight_[at], scanned_.rounding[at], worker.row);
     failures += !state.meets;
     worker.lane.take(q_.dim(), lane, worker.row.sums);
     std::copy_n(q_.row(i), q_.width(), next_q_.row(i));

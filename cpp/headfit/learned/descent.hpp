@@ -1,13 +1,13 @@
 // The state of a fit and the two things done to it: scans of the logits, which fill the candidate
 // lists, and steps of all queries and keys. While the temperature is high, a scan may look at a
-// sample of the columns only. annealing.hpp decides when to do what.
+// sample of the columns only. annealing.cpp decides when to do what.
 #pragma once
 
 #include <memory>
 
-#include "headfit/learned/block_step.hpp"
-#include "headfit/learned/gradient.hpp"
 #include "headfit/learned/grid_rounding.hpp"
+#include "headfit/learned/row_steps.hpp"
+#include "headfit/random/philox.hpp"
 
 namespace headfit::learned {
 
@@ -27,12 +27,19 @@ class PerWorker {
   std::atomic<std::size_t> taken_{0};
 };
 
-// What a scan finds: how many rows miss the tolerances, how many of them by much ("hard" rows), and
-// by how much the worst row misses them.
-struct ScanSummary {
-  Index rows_left = 0;
-  Index hard_rows = 0;
+// How many rows miss the tolerances, how many of them by much ("hard" rows), and by how much the worst
+// row misses them.
+struct RowCounts {
+  Index left = 0;
+  Index hard = 0;
   float worst_deficit = 0;
+};
+
+// Which columns a scan looks at. With a mask or a bound on |logit| it looks at all of them.
+enum class Columns {
+  All,
+  Sampled,  // a part of them, if so many are near the limits that lists overflow
+  InTurn,  // one class after the other; lists keep what they hold (see ColumnSampling::keep)
 };
 
 // The queries and keys of a moment.
@@ -40,16 +47,20 @@ struct Snapshot {
   PaddedRows q, k;
 };
 
-// Whether scans may look at a part of the columns: not with a mask or a bound on |logit|.
-inline bool may_skip_columns(const Requirements& required, const Mask& mask) {
-  return mask.is_open() && !required.is_bounded();
-}
+// Draws random keys, and sets each query to twice the weighted mean of the keys on its support.
+// Different attempts of one seed differ. A start with fewer columns is a part of one with more.
+void random_start(const Requirements& required, const Philox& random, std::uint64_t attempt,
+                  PaddedRows& q, PaddedRows& k);
+
+// Copies the given columns, and fills missing columns with small random numbers.
+void given_start(const MatrixView<float>& given_q, const MatrixView<float>& given_k,
+                 const Philox& random, PaddedRows& q, PaddedRows& k);
 
 class Descent {
  public:
   // The norm of every query and every key stays within `radius`.
-  Descent(const Requirements& required, const Mask& mask, Index dim, const Recipe& recipe,
-          std::uint64_t seed, float radius, const Run& run);
+  Descent(const Requirements& required, Index dim, const Settings& settings, std::uint64_t seed,
+          float radius, const Run& run);
 
   // From now on scans are made by this function, unless it is empty.
   void scan_with(const Scanner& scanner) { scanner_ = scanner; }
@@ -59,12 +70,7 @@ class Descent {
   void start_from(const MatrixView<float>& q, const MatrixView<float>& k);
 
   // Measures every row, and fills its candidate list with the columns near its limit.
-  ScanSummary scan() { return scan_columns(1, false); }
-  // The same, but if so many columns are near the limits that lists overflow, each row looks at a
-  // part of the columns only. With `keep` it does so in any case, and lists keep what they hold (see
-  // NearScan::keep).
-  ScanSummary scan_hot(bool keep = false);
-  bool may_skip_columns() const { return learned::may_skip_columns(required_, mask_); }
+  RowCounts scan(Columns columns);
   // Prepares the candidate lists for steps, which need them by column too.
   void transpose_lists() { lists_.transpose(run_); }
   // Raises the weight, in the gradient of the keys, of rows that missed by much, and lets the
@@ -86,7 +92,8 @@ class Descent {
   // The same, but moves only the queries.
   Index step_queries(float length);
 
-  bool is_hot() const { return column_step_ > 1; }
+  // Whether the last scan looked at all columns.
+  bool saw_all_columns() const { return column_step_ == 1; }
   // Into how many classes the last scan divided the columns; each row looked at one of them.
   Index column_step() const { return column_step_; }
   // How many columns the last scan found near or above the limit of their row, divided by the
@@ -94,18 +101,20 @@ class Descent {
   double hits_per_slot() const;
   const PaddedRows& q() const { return q_; }
   const PaddedRows& k() const { return k_; }
-  bool meets(Index row) const { return checks_.deficit[static_cast<std::size_t>(row)] <= 0; }
+  bool meets(Index row) const { return scanned_.deficit[static_cast<std::size_t>(row)] <= 0; }
 
  private:
   struct Worker {
     RowScratch row;
     LaneScratch lane;
-    GridRounding grid;
+    NearestPlane nearest_plane;
+    GridSearch grid_search;
   };
 
   void forget();
-  ScanSummary scan_columns(Index column_step, bool keep);
-  void ask_scanner(Index column_step, bool keep);
+  Index column_step_for(Columns columns) const;
+  ScannedRows scanned_elsewhere(const ColumnSampling& sampling) const;
+  RowCounts counts() const;
   void query_block(Index block, float length, Worker& worker);
   void key_block(Index block, float length, Worker& worker);
   void move(PaddedRows& rows, Index first, Index count, const LaneScratch& lane) const;
@@ -114,17 +123,15 @@ class Descent {
 
   const Requirements& required_;
   const Run& run_;
-  const Mask mask_;
   const std::uint64_t seed_;
-  const Philox random_;
   Scanner scanner_;
   const float radius_;
   PaddedRows q_, k_;
   PaddedRows next_q_;  // the moved queries: keys still need the old ones
   BlockSteps query_steps_, key_steps_;
-  Lists lists_;
+  ScannedRows scanned_;
+  CandidateLists lists_;
   Gradient gradient_;
-  RowChecks checks_;
   std::vector<float> weight_;  // of each row in the gradient of the keys
   std::vector<Index> block_failures_;  // rows of each block that miss, judged by their lists
   PerWorker<Worker> workers_;

@@ -1,5 +1,5 @@
 // The learned method: queries and keys found together, by annealed and preconditioned steps per row
-// on the feasibility loss of gradient.hpp.
+// on the feasibility loss of row_steps.hpp.
 #pragma once
 
 #include <functional>
@@ -8,14 +8,14 @@
 
 #include "headfit/base/number_format.hpp"
 #include "headfit/base/threads.hpp"
-#include "headfit/learned/scan_request.hpp"
+#include "headfit/learned/scan.hpp"
 #include "headfit/logits/source.hpp"
 #include "headfit/pattern/target.hpp"
 
 namespace headfit {
 
 // What the progress function is told after every scan of the logits.
-struct LearnedScan {
+struct LearnedProgress {
   Index step;
   Index rows_left;  // rows outside the tolerances, as far as the scan looked
   double worst_deficit;  // by how much the worst row misses them, in logit units
@@ -26,7 +26,20 @@ struct Storage {
   NumberFormat format;
   double query_unit = 1;
   double max_norm = 0;  // a bound on max ||q|| max ||k|| of the rounded numbers; 0 for none
+
+  void check() const;
 };
+
+// Queries and keys of a given head, each n x d.
+struct GivenHead {
+  Heads<float> q;
+  Heads<float> k;
+};
+
+// A matrix as one head.
+inline Heads<float> heads_of(const Matrix<float>& x) {
+  return {x.data(), 1, x.rows(), x.cols(), x.size(), x.cols()};
+}
 
 struct LearnedOptions {
   Index dim = 1;
@@ -49,19 +62,17 @@ struct LearnedOptions {
   double max_norm = 0;  // a bound on max ||q|| max ||k|| before rounding; 0 for none
   // Without it queries and keys stay in float32, in which the method computes.
   std::optional<Storage> storage = {};
-  // Queries and keys to start from (both or neither), with at most `dim` columns; missing columns
-  // are filled with small random numbers. If this start fails, random starts follow.
-  std::optional<Heads<float>> init_q = {};
-  std::optional<Heads<float>> init_k = {};
+  // Queries and keys to start from, with at most `dim` columns; missing columns are filled with small
+  // random numbers. If this start fails, random starts follow.
+  std::optional<GivenHead> start = {};
   Index warm_steps = 500;  // of the anneal of a given start
   // From so many rows on, candidate lists are kept from scan to scan while the head may have ample
   // room, and averaged curvatures are stored as bfloat16.
   Index many_rows_from = Index(1) << 16;
-  // Makes the scans of the logits in place of this machine. It must find what `scan_rows` finds for
-  // the tolerances of a stage.
-  std::function<ScannedRows(const Tolerances&, const ScanRequest&)> scanner = {};
+  // Makes the scans of the logits in place of this machine. It must find what `scan_rows` finds.
+  Scanner scanner = {};
   // Called after every scan; returning false stops the fit.
-  std::function<bool(const LearnedScan&)> progress = {};
+  std::function<bool(const LearnedProgress&)> progress = {};
 };
 
 enum class LearnedStatus { Met, StepLimit, TimeLimit, Stopped };
@@ -90,12 +101,6 @@ LearnedResult fit_learned(const Target& target, const Tolerances& tolerances,
 // 20 (k + max(24, 4 k)) + 4 d (d + 8), or 2 d (d + 16) in place of the second term from
 // LearnedOptions::many_rows_from rows on. Numbers may be too large for an Index.
 double memory_of_fit(double n, double k, double dim);
-
-// Queries and keys of a given head, each n x d.
-struct GivenHead {
-  Heads<float> q;
-  Heads<float> k;
-};
 
 // Rounds the queries to `storage` while the keys stay as they are. A local search chooses, for
 // each row, numbers of the format whose errors cancel in the logits that its tolerances bound.
@@ -137,4 +142,29 @@ struct LossGradient {
 LossGradient feasibility_loss(const Target& target, const Tolerances& tolerances,
                               const GivenHead& head, const Run& run);
 
+// What the functions above are made of.
+namespace learned {
+
+// Throws unless a head of this shape can be learned for the target.
+void check_given(const Target& target, const Tolerances& tolerances, const GivenHead& head,
+                 const Run& run);
+
+// One stage of a fit: an annealed descent for these tolerances, whatever `looser` says.
+LearnedResult fit_stage(const Target& target, const Tolerances& tolerances,
+                        const LearnedOptions& options, const Run& run);
+
+// The norm that queries of these keys may have within a bound on max ||q|| max ||k||; 0 is none.
+double longest_query(double max_norm, const Matrix<float>& k);
+
+// Writes the shortest queries of some rows, which keep to the tolerances and to a norm, to `q`.
+// Returns the rows that have none.
+std::vector<Index> exact_queries(const Target& target, const Tolerances& tolerances,
+                                 const Matrix<float>& k, const std::vector<Index>& rows,
+                                 double max_query, Matrix<float>& q, const Run& run);
+
+// The rows that miss the tolerances, by one scan of all logits.
+std::vector<Index> rows_outside(const Target& target, const Tolerances& tolerances,
+                                const Heads<float>& q, const Heads<float>& k, const Run& run);
+
+}  // namespace learned
 }  // namespace headfit

@@ -7,8 +7,7 @@
 #include "headfit/base/checkpoint.hpp"
 #include "headfit/base/number_format.hpp"
 #include "headfit/learned/fit_learned.hpp"
-#include "headfit/learned/lists.hpp"
-#include "headfit/learned/row_sums.hpp"
+#include "headfit/learned/row_steps.hpp"
 
 namespace headfit::learned {
 
@@ -33,27 +32,50 @@ Grid key_grid(const Storage& storage);
 // Queries have what the rounded keys leave of the bound on the norms.
 Grid query_grid(const Storage& storage, const PaddedRows& rounded_keys);
 
-class GridRounding {
+// Rounds the coordinates one after the other, from the last to the first. Each goes to the grid point
+// nearest to the value that compensates for the errors of those before it: Babai's nearest plane
+// algorithm in the metric of the row's curvature.
+class NearestPlane {
  public:
-  GridRounding(Index dim, Index largest_list)
+  explicit NearestPlane(Index dim)
       : dim_(dim),
         factor_(static_cast<std::size_t>(dim * dim)),
-        error_(static_cast<std::size_t>(dim)),
-        logits_(static_cast<std::size_t>(largest_list)),
-        trial_(logits_.size()) {}
+        error_(static_cast<std::size_t>(dim)) {}
 
-  // Rounds the coordinates one after the other, from the last to the first. Each goes to the grid
-  // point nearest to the value that compensates for the errors of those before it: Babai's nearest
-  // plane algorithm in the metric of the row's curvature. The row is within the
-  // radius of the grid then; one that was not is made shorter first.
-  void nearest_plane(const RowSums& sums, const Grid& grid, float* row);
+  // The row is within the radius of the grid then; one that was not is made shorter first.
+  void round(const RowSums& sums, const Grid& grid, float* row);
+
+ private:
+  void factorise(const RowSums& sums);
+  double& factor(Index a, Index b) { return factor_[static_cast<std::size_t>(a * dim_ + b)]; }
+  void shorten(const Grid& grid, float* row);
+
+  Index dim_;
+  std::vector<double> factor_, error_;
+  Checkpoints checkpoints_;
+};
+
+// A row whose query is searched, and what its loss depends on.
+struct SearchedRow {
+  const Requirements& required;
+  const CandidateLists& lists;
+  const PaddedRows& keys;
+  Index index;
+  float rounding;  // see ScannedRows
+};
+
+// A local search for a query among the points of a grid.
+class GridSearch {
+ public:
+  explicit GridSearch(Index largest_list)
+      : columns_(static_cast<std::size_t>(largest_list)),
+        logits_(columns_.size()),
+        trial_(columns_.size()) {}
 
   // Moves single coordinates and pairs of coordinates to neighbouring grid points until the row
   // meets the tolerances or no such move lowers its loss; a move out of the radius of the grid is
-  // not made. Returns whether it meets them then, as
-  // far as its candidate list tells.
-  bool improve(const Requirements& required, const Lists& lists, Index i, const Grid& grid,
-               const PaddedRows& keys, float rounding, float* query);
+  // not made. Returns whether it meets them then, as far as its candidate list tells.
+  bool improve(const SearchedRow& row, const Grid& grid, float* query);
 
  private:
   struct Move {
@@ -64,15 +86,17 @@ class GridRounding {
     double loss;
     bool meets;
   };
-  void shorten(const Grid& grid, float* row);
-  Standing standing(const Requirements& required, Index i, Index support, double share,
-                    double rounding) const;
-  void shift(const Lists& lists, Index i, const PaddedRows& keys, const Move& move);
+  void begin(const SearchedRow& row, const float* query);
+  bool sweep(const SearchedRow& row, const Grid& grid, float* query);
+  bool try_moves(const SearchedRow& row, const Grid& grid, std::span<const Move> moves,
+                 float* query);
+  Standing trial_standing(const SearchedRow& row) const;
 
-  Index dim_;
-  std::vector<double> factor_, error_;
-  std::vector<double> logits_, trial_;  // logits of the listed columns
-  Checkpoints pace_;
+  std::vector<Column> columns_;  // the support and the other listed columns of the row
+  std::vector<double> logits_, trial_;  // their logits, and those after moves that are tried
+  Standing best_{};
+  double square_ = 0;  // the squared norm of the query
+  Checkpoints checkpoints_;
 };
 
 }  // namespace headfit::learned

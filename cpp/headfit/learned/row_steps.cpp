@@ -1,4 +1,4 @@
-#include "headfit/learned/block_step.hpp"
+#include "headfit/learned/row_steps.hpp"
 
 #include <bit>
 #include <cmath>
@@ -73,6 +73,83 @@ float start_correction(float memory, Index age) {
 
 }  // namespace
 
+Gradient::Gradient(const Requirements& required, const CandidateLists& lists)
+    : required_(required), lists_(lists), force_(lists.slots()), pull_(force_.size()) {}
+
+Gradient::QueryState Gradient::query(Index i, const PaddedRows& q, const PaddedRows& k,
+                                     float weight, float rounding, RowScratch& scratch) {
+  RowSums& sums = scratch.sums;
+  sums.clear();
+  const auto support = required_.support(i);
+  if (support.empty()) return {0, true};
+  const float inverse = 1.0f / static_cast<float>(support.size());
+  float* mean = scratch.mean.data();
+  std::fill(scratch.mean.begin(), scratch.mean.end(), 0.0f);
+  for (const Column j : support) add_scaled(inverse, k.row(j), mean, k.width());
+  const SupportState state = required_.support_state(i, q.row(i), k, scratch.logits.data());
+  const float hinge = required_.hinge(i, state);
+  const float share = lists_.share(i);
+
+  const Slot first = lists_.first(i);
+  auto next = static_cast<Slot>(first + support.size());
+  float hinge_sum = 0, loss = 0, top = -std::numeric_limits<float>::infinity();
+  for (const Column j : lists_.others(i)) {
+    const Slot slot = next++;
+    const float* key = k.row(j);
+    const float logit = dot(q.row(i), key, k.width());
+    const float excess = logit - hinge;
+    top = std::max(top, logit);
+    force_[slot] = pull_[slot] = 0;
+    if (excess <= 0) {
+      loss += pull_back(logit, weight * share, share, key, slot, sums);
+      continue;
+    }
+    hinge_sum += share * excess;
+    loss += share * excess * excess;
+    force_[slot] = weight * share * excess;
+    pull_[slot] = weight * share;
+    sums.add(key, mean, share * excess, share);
+  }
+  for (std::size_t a = 0; a < support.size(); ++a) {
+    const float residual = scratch.logits[a] - required_.log_weights(i)[a] - state.centre;
+    const auto slot = static_cast<Slot>(first + a);
+    loss += residual * residual;
+    force_[slot] = weight * (residual - inverse * hinge_sum);
+    pull_[slot] = weight * (1 - inverse);
+    sums.add(k.row(support[a]), mean, residual, 1.0f);
+    loss += pull_back(scratch.logits[a], weight, 1.0f, k.row(support[a]), slot, sums);
+  }
+  sums.finish();
+  const float slack = 2 * rounding;
+  const bool in_bounds = std::max(state.highest, -state.lowest) + slack <= required_.max_logit();
+  return {loss / 2, in_bounds && state.spread + slack <= required_.spread_limit() &&
+                        top + slack <= state.lowest - required_.log_inverse_leak()};
+}
+
+// Adds what a logit beyond the bound on |logit| contributes. This bound is about the logit itself,
+// not about its distance from the support's.
+float Gradient::pull_back(float logit, float pull_on_key, float share, const float* key, Slot slot,
+                          RowSums& sums) {
+  const float beyond = std::abs(logit) - required_.logit_hinge();
+  if (!(beyond > 0)) return 0;
+  const float force = std::copysign(beyond, logit);
+  force_[slot] += pull_on_key * force;
+  pull_[slot] += pull_on_key;
+  sums.add(key, share * force, share);
+  return share * beyond * beyond;
+}
+
+void Gradient::key(Index j, const PaddedRows& q, RowScratch& scratch) const {
+  scratch.sums.clear();
+  for (const CandidateLists::Source& source : lists_.sources(j)) {
+    const float pull = pull_[source.slot];
+    const float force = force_[source.slot];
+    if (pull == 0 && force == 0) continue;
+    scratch.sums.add(q.row(source.row), force, pull);
+  }
+  scratch.sums.finish();
+}
+
 void LaneScratch::take(Index dim, Index lane, const RowSums& sums) {
   float* h = curvature.data() + lane;
   for (Index a = 0; a < dim; ++a) {
@@ -82,14 +159,14 @@ void LaneScratch::take(Index dim, Index lane, const RowSums& sums) {
   }
 }
 
-BlockSteps::BlockSteps(Index n, Index dim, const Recipe& recipe)
+BlockSteps::BlockSteps(Index n, Index dim, const Settings& settings)
     : blocks_((n + lanes - 1) / lanes),
       dim_(dim),
       triangle_(dim * (dim + 1) / 2),
-      damping_(recipe.damping),
+      damping_(settings.damping),
       momentum_(static_cast<std::size_t>(blocks_ * dim * lanes)) {
   const auto entries = static_cast<std::size_t>(blocks_ * triangle_ * lanes);
-  if (recipe.short_curvature) {
+  if (settings.short_curvature) {
     short_curvature_.resize(entries);
   } else {
     curvature_.resize(entries);
@@ -106,33 +183,34 @@ void BlockSteps::forget() {
 void BlockSteps::average_curvature(Index block, float correction, float* h) {
   const Index count = triangle_ * lanes;
   if (!short_curvature_.empty()) {
-    average_short(short_curvature_.data() + block * count, curvature_memory, correction, count, h);
+    average_short(short_curvature_.data() + block * count, Settings::curvature_memory, correction,
+                  count, h);
     return;
   }
   float* average = curvature_.data() + block * count;
   for (Index t = 0; t < count; t += lanes) {
-    simd::store(h + t, averaged(average + t, curvature_memory, correction, h + t));
+    simd::store(h + t, averaged(average + t, Settings::curvature_memory, correction, h + t));
   }
 }
 
 void BlockSteps::solve(Index block, float length, Index age, LaneScratch& scratch) {
   float* h = scratch.curvature.data();
   float* y = scratch.step.data();
-  average_curvature(block, start_correction(curvature_memory, age), h);
+  average_curvature(block, start_correction(Settings::curvature_memory, age), h);
   Pack trace = simd::fill(0.0f);
   for (Index a = 0; a < dim_; ++a) trace = simd::padd(trace, simd::load(h + at(a, a)));
   const Pack damping = simd::pmadd(simd::fill(damping_ / static_cast<float>(dim_)), trace,
-                                   simd::fill(curvature_floor));
+                                   simd::fill(Settings::curvature_floor));
   for (Index a = 0; a < dim_; ++a) {
     simd::store(h + at(a, a), simd::padd(simd::load(h + at(a, a)), damping));
   }
   factor(dim_, simd::pmul(simd::fill(1e-6f), damping), h);
 
   float* momentum = momentum_.data() + block * dim_ * lanes;
-  const float y_correction = start_correction(momentum_memory, age);
+  const float y_correction = start_correction(Settings::momentum_memory, age);
   for (Index t = 0; t < dim_ * lanes; t += lanes) {
-    simd::store(y + t,
-                averaged(momentum + t, momentum_memory, y_correction, scratch.gradient.data() + t));
+    simd::store(y + t, averaged(momentum + t, Settings::momentum_memory, y_correction,
+                                scratch.gradient.data() + t));
   }
   const Pack squares = solve_factored(dim_, h, y);
   const Pack rms = simd::psqrt(simd::pmul(squares, simd::fill(1.0f / static_cast<float>(dim_))));

@@ -23,18 +23,15 @@ class Call:
         Queries as the layer's attention sees them: after rotary positions and norms.
     k : ndarray, shape (batch, key heads, m, d)
         Keys, with those of the cache, before they are repeated for the heads that share them.
-    scale : float
-    softcap : float or None
-    sinks : ndarray, shape (heads,), or None
+    options : dict
+        The scale, softcap and sinks of an `Attention`.
     masks : Read
         What mask and bias say, and which parts are no padding.
     """
 
     q: NDArray[Any]
     k: NDArray[Any]
-    scale: float
-    softcap: float | None
-    sinks: NDArray[Any] | None
+    options: dict[str, Any]
     masks: Read
 
     def attention(self) -> Attention:
@@ -47,7 +44,7 @@ class Call:
         if len(q) == 1:
             q, k = q[0], k[0]
             arrays = {n: x[0] if isinstance(x, np.ndarray) else x for n, x in arrays.items()}
-        return Attention(q, k, **arrays, **self._others())
+        return Attention(q, k, **arrays, **self.options)
 
     def head(self, at: int) -> Attention:
         """Return the attention of one head, whose only leading axis is the batch."""
@@ -88,10 +85,7 @@ class Call:
             bias = bias[:, rows] if bias.shape[1] > 1 else bias
             bias = bias[..., keys] if bias.shape[2] > 1 else bias
         q, k = self.q[b][:, rows], self.k[b][:, keys]
-        return Attention(q, k, mask=mask, bias=bias, **self._others())
-
-    def _others(self) -> dict[str, Any]:
-        return {"scale": self.scale, "softcap": self.softcap, "sinks": self.sinks}
+        return Attention(q, k, mask=mask, bias=bias, **self.options)
 
 
 def key_head(attention: Attention, at: int) -> Attention:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from headfit.torch.observed import (
     transformers_call,
 )
 from headfit.torch.running import Running
-from headfit.torch.visibility import Read, key_of_masks, read_masks
+from headfit.torch.visibility import Read, read_masks
 
 
 @contextmanager
@@ -165,20 +166,16 @@ class Recorder(Running):
     ) -> None:
         super().__init__(model)
         for module in model.modules():
-            name = self.names[id(module)]
+            why = ""
             if hasattr(module, "_orig_mod"):
-                raise CaptureError(
-                    f"{name} is compiled; capture the module that it was compiled from"
-                )
-            if getattr(module, "reorder_and_upcast_attn", False):
-                raise CaptureError(
-                    f"{name} computes attention itself: reorder_and_upcast_attn=True"
-                )
-            if model.training and getattr(module, "gradient_checkpointing", False):
-                raise CaptureError(
-                    f"{name} recomputes its layers in the backward pass; call "
-                    "model.gradient_checkpointing_disable() before capture"
-                )
+                why = "is compiled; capture the module that it was compiled from"
+            elif getattr(module, "reorder_and_upcast_attn", False):
+                why = "computes attention itself: reorder_and_upcast_attn=True"
+            elif model.training and getattr(module, "gradient_checkpointing", False):
+                why = "recomputes its layers in the backward pass; call "
+                why += "model.gradient_checkpointing_disable() before capture"
+            if why:
+                raise CaptureError(f"{self.names[id(module)]} {why}")
         if check and model.training:
             raise CaptureError("check=True needs a model in evaluation mode: call model.eval()")
         self.heads, self.measures, self.threads, self.check = heads, measures, threads, check
@@ -189,40 +186,30 @@ class Recorder(Running):
         """Forget the masks of a call of the model, which has ended."""
         self._masks.clear()
 
-    def of_transformers(
-        self, layer: str, module: Any, implementation: Any, function: Any, args: Any, kwargs: Any
+    def take(
+        self, layer: str, module: Any, function: Any, args: Any, kwargs: Any, kind: str | None
     ) -> Any:
-        """Record the attention of a layer of transformers, and return its own result."""
-        seen = transformers_call(layer, module, implementation, args, kwargs)
-        call = self.record(seen)
-        with self.passing():
-            result = function(module, *args, **kwargs)
-        if self.check:
-            self.verify(seen, call, seen.value, result[0].transpose(1, 2))
-        return result
-
-    def of_torch(self, layer: str, module: Any, function: Any, args: Any, kwargs: Any) -> Any:
-        """Record the attention of a function of PyTorch, and return its own result."""
-        multi_head = function is F.multi_head_attention_forward
-        read = multi_head_call if multi_head else dot_product_call
-        seen = read(layer, module, args, kwargs)
-        call = self.record(seen)
-        with self.passing():
-            result = function(*args, **kwargs)
-            if self.check and multi_head:
-                self.verify(seen, call, *heads_of_output(function, args, kwargs))
-            elif self.check:
-                self.verify(seen, call, seen.value, as_heads(result, layer))
+        """Record an attention, and return the layer's own result."""
+        is_multi_head = function is F.multi_head_attention_forward
+        if kind is not None:
+            seen = transformers_call(layer, module, kind, args, kwargs)
+        else:
+            read = multi_head_call if is_multi_head else dot_product_call
+            seen = read(layer, module, args, kwargs)
+        try:
+            call = self.record(seen)
+        except InputError as error:
+            raise CaptureError(f"{layer}: {error}") from error
+        result = function(*args, **kwargs)
+        if self.check and is_multi_head:
+            self.verify(seen, call, *heads_of_output(function, args, kwargs))
+        elif self.check:
+            output = as_heads(result, layer) if kind is None else result[0].transpose(1, 2)
+            self.verify(seen, call, seen.value, output)
         return result
 
     def record(self, seen: ObservedCall) -> Call:
         """Take an attention into the statistics, and keep it if it is to be kept."""
-        try:
-            return self._record(seen)
-        except InputError as error:
-            raise CaptureError(f"{seen.layer}: {error}") from error
-
-    def _record(self, seen: ObservedCall) -> Call:
         query, key = seen.query, seen.key
         if query.dim() != 4 or key.dim() != 4:
             raise CaptureError(
@@ -234,10 +221,15 @@ class Recorder(Running):
         query, key = (x.expand(batch, *x.shape[1:]) for x in (query, key))
         own = seen.kind == "self" and m >= n
         if seen.rows is None:
-            rows, tokens = self._padding(batch, n)
+            rows, ids = self._padding(batch, n)
         else:
-            rows, tokens = seen.rows.detach().cpu().numpy(), None
-        place = key_of_masks(seen, rows, (batch, n, m), own)
+            rows, ids = seen.rows.detach().cpu().numpy(), None
+        # Layers have the same masks as long as these exist and do not change. Tensors made in
+        # inference mode do not count their changes.
+        tensors = [x for x in (seen.mask, seen.bias) if x is not None]
+        versions = [-1 if x.is_inference() else x._version for x in tensors]
+        known = None if rows is None else rows.tobytes()
+        place = id(seen.mask), id(seen.bias), *versions, seen.causal, known, batch, n, m, own
         if place not in self._masks:
             masks = read_masks(seen, rows, (batch, n, m), own)
             self._masks[place] = masks, seen.mask, seen.bias
@@ -245,32 +237,35 @@ class Recorder(Running):
         call = Call(
             stored(query, "queries"),
             stored(key[:, :, : masks.keys], "keys"),
-            check_scale(seen.scale, query.shape[3]),
-            None if seen.softcap is None else float(seen.softcap),
-            None if seen.sinks is None else stored(seen.sinks, "sinks", ndim=1),
+            {
+                "scale": check_scale(seen.scale, query.shape[3]),
+                "softcap": None if seen.softcap is None else float(seen.softcap),
+                "sinks": None if seen.sinks is None else stored(seen.sinks, "sinks", ndim=1),
+            },
             masks,
         )
-        layer = self._layer(seen, (query.shape[1], key.shape[1], query.shape[3]))
-        for attention, at, part, _ in call.parts() if self.measures is not None else ():
-            ids = tokens[at][..., part] if tokens is not None and own and m == n else None
-            layer._statistics.add(attention, tokens=ids, num_threads=self.threads)
-        self.heads._take(layer, call)
-        return call
-
-    def _layer(self, seen: ObservedCall, shape: tuple[int, int, int]) -> CapturedLayer:
-        """Return the layer of a call, which is new if this is its first."""
-        layers = self.heads._layers
+        layers, shape = self.heads._layers, (query.shape[1], key.shape[1], query.shape[3])
         if seen.layer not in layers:
             statistics = HeadStatistics(shape[0], self.measures or Measures())
             layers[seen.layer] = CapturedLayer(seen.layer, seen.kind, *shape, statistics)
         layer = layers[seen.layer]
-        before = (layer.heads, layer.key_heads, layer.dim)
-        if before != shape:
+        if (before := (layer.heads, layer.key_heads, layer.dim)) != shape:
             raise CaptureError(
                 f"{seen.layer}: a layer must have the same heads in every call; it had (heads, "
                 f"key heads, size) {before} before, and now {shape}"
             )
-        return layer
+        for attention, at, part, _ in call.parts() if self.measures is not None else ():
+            of_part = ids[at][..., part] if ids is not None and own and m == n else None
+            layer._statistics.add(attention, tokens=of_part, num_threads=self.threads)
+        names = {layer.name, list(layers).index(layer.name)}
+        tokens = sum(len(kept.k) * kept.k.shape[2] for kept in (call, *layer._kept.values()))
+        wanted = self.heads._keep_layers is None or names & self.heads._keep_layers
+        if tokens <= self.heads._keep and wanted:
+            # A cache may be overwritten later, and a view may keep a larger array alive: copy.
+            q, k = (np.array(x, order="C") for x in (call.q, call.k))
+            layer._kept[layer.calls] = replace(call, q=q, k=k)
+        layer.calls += 1
+        return call
 
     def _padding(self, batch: int, n: int) -> tuple[NDArray[np.bool_] | None, Any]:
         """Return which queries are no padding, and their tokens, from the model's arguments."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from headfit._attention.attention import Attention
@@ -114,16 +113,6 @@ class CapturedHeads:
     def layers(self) -> tuple[CapturedLayer, ...]:
         """The layers, in the order of their first calls."""
         return tuple(self._layers.values())
-
-    def _take(self, layer: CapturedLayer, call: Call) -> None:
-        """Count a call of a layer, and keep its queries and keys if they are to be kept and fit."""
-        names = {layer.name, list(self._layers).index(layer.name)}
-        tokens = sum(len(kept.k) * kept.k.shape[2] for kept in (call, *layer._kept.values()))
-        if tokens <= self._keep and (self._keep_layers is None or names & self._keep_layers):
-            # A cache may be overwritten later, and a view may keep a larger array alive: copy.
-            q, k = (np.array(x, order="C") for x in (call.q, call.k))
-            layer._kept[layer.calls] = replace(call, q=q, k=k)
-        layer.calls += 1
 
     def __getitem__(self, key: Any) -> Attention:
         parts = key if isinstance(key, tuple) else (key,)

@@ -95,7 +95,11 @@ class FittedAttention:
             x = x @ self.rotation
         first = self.module.batch_first
         X = torch.from_numpy(np.expand_dims(x, 0 if first else 1)).to(self.module.out_proj.weight)
-        return dataclasses.replace(self, X=X, attn_mask=_not_allowed(heads[0]))
+        not_allowed, mask = None, heads[0].mask
+        if mask is not None:
+            zeros = np.zeros((len(x), 1), np.float32)  # all logits are 0: weights show the mask
+            not_allowed = torch.from_numpy(attention_matrix(zeros, zeros, mask=mask) == 0)
+        return dataclasses.replace(self, X=X, attn_mask=not_allowed)
 
     def __repr__(self) -> str:
         dtype, n = str(self.X.dtype).removeprefix("torch."), self.X.shape[:2].numel()
@@ -222,14 +226,6 @@ def _checked(fits: Any) -> list[Fit]:
     return heads
 
 
-def _not_allowed(head: Fit) -> torch.Tensor | None:
-    """Return the mask of a fit as PyTorch wants it: True where attention is not allowed."""
-    if head.mask is None:
-        return None
-    zeros = np.zeros((len(head.Q), 1), np.float32)  # all logits are 0: weights show the mask
-    return torch.from_numpy(attention_matrix(zeros, zeros, mask=head.mask) == 0)
-
-
 def _input(heads: Sequence[Fit], sizes: Sequence[int], head_dim: int) -> FloatArray:
     """Return the canonical input, where head h has the columns [c Q_h / t, t K_h, 0]."""
     x = np.zeros((len(heads[0].Q), len(heads) * head_dim))
@@ -237,17 +233,13 @@ def _input(heads: Sequence[Fit], sizes: Sequence[int], head_dim: int) -> FloatAr
         own = x[:, h * head_dim : (h + 1) * head_dim]
         # The module divides by sqrt(head_dim); the fit multiplies by its scale.
         factor = head.scale * math.sqrt(head_dim)
-        t = _balance(np.float64(factor) * head.Q, head.K)
+        # The power of two for which rows of q / t and t k are as nearly as long as possible: a
+        # rotation mixes them, with a rounding error in proportion to the longer of the two.
+        # Multiplying by a power of two is exact.
+        pair = np.float64(factor) * head.Q, head.K.astype(np.float64)
+        longest = [float(np.linalg.norm(y, axis=1).max()) for y in pair]
+        ratio = longest[0] / longest[1] if min(longest) > 0 else 1.0
+        t = 2.0 ** round(math.log2(ratio) / 2)
         own[:, : head.dim] = head.Q * np.float64(factor / t)
         own[:, size : size + head.dim] = head.K * np.float64(t)
     return x
-
-
-def _balance(q: FloatArray, k: FloatArray) -> float:
-    """Return the power of two t for which rows of q / t and t k are as nearly as long as possible.
-
-    A rotation mixes queries and keys, so that the rounding error of both is proportional to the
-    longer of the two; it is least if they are equally long. Multiplying by a power of two is exact.
-    """
-    longest = [float(np.linalg.norm(x.astype(np.float64), axis=1).max()) for x in (q, k)]
-    return 2.0 ** round(math.log2(longest[0] / longest[1]) / 2) if min(longest) > 0 else 1.0

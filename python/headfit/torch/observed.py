@@ -99,30 +99,20 @@ def transformers_call(
         )
     seen = {name: given[name] for name in _PLACES[:3]}
     seen |= {name: given.get(theirs) for name, theirs in _OPTIONS.items()}
-    if implementation == "sdpa":
-        _as_sdpa(layer, module, given, seen)
+    if implementation == "sdpa":  # the library's function for it does less, and more
+        for option in ("softcap", "sinks"):
+            if seen[option] is not None:
+                raise CaptureError(
+                    f"{layer}: the sdpa implementation does not apply its {option}; load the model "
+                    "with attn_implementation='eager'"
+                )
+        causal, n = given.get("is_causal"), seen["query"].shape[2]
+        causal = getattr(module, "is_causal", True) if causal is None else causal
+        if n > 1 and seen["mask"] is None and causal:
+            # Without a mask it is causal; keys after the last query are empty places of a cache.
+            bias = seen["bias"] if seen["bias"] is None else seen["bias"][..., :n]
+            seen.update(causal=True, key=seen["key"][:, :, :n], bias=bias)
     return ObservedCall(layer, _kind(module, layer), **seen)
-
-
-def _as_sdpa(layer: str, module: Any, given: dict[str, Any], seen: dict[str, Any]) -> None:
-    """Change what only the library's function for sdpa does.
-
-    Without a mask, it is causal if the layer is; keys after the last query are empty places of a
-    cache then.
-    """
-    for option in ("softcap", "sinks"):
-        if seen[option] is not None:
-            raise CaptureError(
-                f"{layer}: the sdpa implementation does not apply its {option}; load the model "
-                "with attn_implementation='eager'"
-            )
-    causal = given.get("is_causal")
-    causal = getattr(module, "is_causal", True) if causal is None else causal
-    n, m = seen["query"].shape[2], seen["key"].shape[2]
-    if n > 1 and seen["mask"] is None and causal:
-        seen.update(causal=True, key=seen["key"][:, :, :n])
-        if m > n and seen["bias"] is not None:
-            seen["bias"] = seen["bias"][..., :n]
 
 
 def dot_product_call(layer: str, module: Any, args: Any, kwargs: Any) -> ObservedCall:

@@ -29,19 +29,22 @@ class Frame:
     calls: int = 0
 
 
-class Running:
+class Running(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
     """Follows a model while it runs, and takes its attentions in the place of their functions.
 
     Layers of Hugging Face transformers look up their attention function by the name of an
-    implementation. While a model is watched, that look-up returns a function that hands the call to
-    `of_transformers`, so that settings, masks and numbers of the model stay as they are. The calls
-    of the functions of PyTorch by any other code go to `of_torch`. Both return what the layer gets.
+    implementation. While a model is watched, that look-up returns one that hands the call to
+    `take`, so that settings, masks and numbers of the model stay as they are. The calls of the
+    functions of PyTorch by any other code go there too. `nn.MultiheadAttention` and
+    `nn.TransformerEncoder` do not take their fused path then, which would bypass it: they compute
+    the same in single steps.
 
     `frames` are the modules that are running, the innermost last; `ran` says whether a call of the
     model has ended without an exception, and `inside` that attentions are part of a larger one.
     """
 
     def __init__(self, model: Any) -> None:
+        super().__init__()
         if not isinstance(model, torch.nn.Module):
             raise InputError(f"model must be a torch.nn.Module; got {type(model).__name__}")
         self.names = {id(module): name or "model" for name, module in model.named_modules()}
@@ -53,14 +56,14 @@ class Running:
         self.inside = self.ran = False
         self._model = model
 
-    def of_transformers(
-        self, layer: str, module: Any, implementation: Any, function: Any, args: Any, kwargs: Any
+    def take(
+        self, layer: str, module: Any, function: Any, args: Any, kwargs: Any, kind: str | None
     ) -> Any:
-        """Compute a layer's attention, ``function(module, *args, **kwargs)``."""
-        raise NotImplementedError
+        """Compute an attention, ``function(*args, **kwargs)``, and return what the layer gets.
 
-    def of_torch(self, layer: str, module: Any, function: Any, args: Any, kwargs: Any) -> Any:
-        """Compute `scaled_dot_product_attention` or `multi_head_attention_forward`."""
+        `kind` is the implementation of transformers that the function stands for, and None for
+        `scaled_dot_product_attention` and `multi_head_attention_forward`.
+        """
         raise NotImplementedError
 
     def end(self) -> None:
@@ -76,7 +79,7 @@ class Running:
                 after = module.register_forward_hook(self._leave, always_call=True)
                 stack.callback(after.remove)
             stack.enter_context(replaced_look_up(self))
-            stack.enter_context(_TorchCalls(self))
+            stack.enter_context(self)
             yield
 
     def _enter(self, module: Any, args: Any, kwargs: Any) -> None:
@@ -93,14 +96,22 @@ class Running:
             self.ran = self.ran or output is not None  # None after an exception
             self.end()
 
-    @contextmanager
-    def passing(self) -> Iterator[None]:
-        """Take no notice of attentions while the context lasts: they are parts of a larger one."""
+    def attend(self, layer: str, *call: Any) -> Any:
+        """Take an attention, and no notice of those that it consists of."""
         before, self.inside = self.inside, True
         try:
-            yield
+            return self.take(layer, *call)
         finally:
             self.inside = before
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return the result of a function, of an attention by way of `take`."""
+        kwargs = kwargs or {}
+        taken = func is F.scaled_dot_product_attention or func is F.multi_head_attention_forward
+        if not taken or self.inside or not self.frames:
+            return func(*args, **kwargs)
+        module = self.frames[-1].module
+        return self.attend(self.name_of(module) or "model", module, func, args, kwargs, None)
 
     def name_of(self, module: Any) -> str | None:
         """Return the name of a layer whose module computes an attention.
@@ -114,27 +125,6 @@ class Running:
                 frame.calls += 1
                 return name if frame.calls == 1 else f"{name}#{frame.calls}"
         return name
-
-
-class _TorchCalls(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
-    """Hands calls of PyTorch's attention functions to a `Running`, as long as it is open.
-
-    `nn.MultiheadAttention` and `nn.TransformerEncoder` do not take their fused path then, which
-    would bypass it: they compute the same in single steps.
-    """
-
-    def __init__(self, running: Running) -> None:
-        super().__init__()
-        self._running = running
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return the result of a function, of an attention by way of `of_torch`."""
-        running, kwargs = self._running, kwargs or {}
-        taken = func is F.scaled_dot_product_attention or func is F.multi_head_attention_forward
-        if not taken or running.inside or not running.frames:
-            return func(*args, **kwargs)
-        module = running.frames[-1].module
-        return running.of_torch(running.name_of(module) or "model", module, func, args, kwargs)
 
 
 # Who takes the calls of the functions that layers of transformers look up, in any thread.
@@ -183,4 +173,4 @@ def _attend(
     layer = running.name_of(module)
     if layer is None:
         return function(module, *args, **kwargs)
-    return running.of_transformers(layer, module, implementation, function, args, kwargs)
+    return running.attend(layer, module, partial(function, module), args, kwargs, implementation)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -101,61 +100,49 @@ def smaller_heads(model: torch.nn.Module, heads: Any) -> Iterator[SmallerHeads]:
         raise CaptureError(f"the model ran, and never called {', '.join(missing)}")
 
 
-def _by_layer(heads: Any) -> dict[str, _LayerMaps]:
-    if not isinstance(heads, Mapping) or not heads:
-        raise InputError(
-            "heads must be what compress returns, or a mapping of (layer, key head) to "
-            f"Compressed; got {shown(heads)}"
-        )
-    by_layer: dict[str, _LayerMaps] = {}
-    for name, head in heads.items():
-        is_name = isinstance(name, tuple) and [type(part) for part in name] == [str, int]
-        if not is_name or not isinstance(head, Compressed):
-            raise InputError(
-                "heads must map (name of a layer, number of a key head) to Compressed; "
-                f"got {shown(name)}: {type(head).__name__}"
-            )
-        by_layer.setdefault(name[0], _LayerMaps(name[0])).heads[name[1]] = head
-    return by_layer
-
-
 class _Mapped(Running):
     """A model whose attention functions are called with smaller queries and keys."""
 
     def __init__(self, model: Any, heads: Any) -> None:
         super().__init__(model)
-        maps = _by_layer(getattr(heads, "heads", heads))
-        for layer in maps:
+        heads = getattr(heads, "heads", heads)
+        if not isinstance(heads, Mapping) or not heads:
+            raise InputError(
+                "heads must be what compress returns, or a mapping of (layer, key head) to "
+                f"Compressed; got {shown(heads)}"
+            )
+        maps: dict[str, _LayerMaps] = {}
+        for name, head in heads.items():
+            is_name = isinstance(name, tuple) and [type(part) for part in name] == [str, int]
+            if not is_name or not isinstance(head, Compressed):
+                raise InputError(
+                    "heads must map (name of a layer, number of a key head) to Compressed; "
+                    f"got {shown(name)}: {type(head).__name__}"
+                )
+            layer, at = name
             # A module may compute several attentions: these have names with a number.
             if layer.split("#")[0] not in self.names.values():
                 raise CaptureError(f"the model has no layer {layer!r}")
+            maps.setdefault(layer, _LayerMaps(layer)).heads[at] = head
         self.found = SmallerHeads(maps, dict.fromkeys(maps, 0))
 
-    def of_transformers(
-        self, layer: str, module: Any, implementation: Any, function: Any, args: Any, kwargs: Any
+    def take(
+        self, layer: str, module: Any, function: Any, args: Any, kwargs: Any, kind: str | None
     ) -> Any:
-        """Call a layer's own function with mapped queries and keys."""
-        return self._smaller(layer, partial(function, module), args, kwargs, "scaling")
-
-    def of_torch(self, layer: str, module: Any, function: Any, args: Any, kwargs: Any) -> Any:
-        """Call `scaled_dot_product_attention` with mapped queries and keys."""
-        if layer in self.found.maps and function is F.multi_head_attention_forward:
-            raise CaptureError(
-                f"{layer}: MultiheadAttention makes its queries and keys itself; smaller ones "
-                "cannot be put in their place"
-            )
-        return self._smaller(layer, function, args, kwargs, "scale")
-
-    def _smaller(self, layer: str, function: Any, args: Any, kwargs: Any, scale: str) -> Any:
-        """Call a function with mapped queries and keys and scale 1, for a layer with maps."""
+        """Call a layer's own function, of a layer with maps with smaller ones and scale 1."""
         maps = self.found.maps.get(layer)
         if maps is not None:
+            if function is F.multi_head_attention_forward:
+                raise CaptureError(
+                    f"{layer}: MultiheadAttention makes its queries and keys itself; smaller ones "
+                    "cannot be put in their place"
+                )
             self.found.layers[layer] += 1
+            scale = "scale" if kind is None else "scaling"
             given = {**dict(zip(("query", "key"), args, strict=False)), **kwargs}
             pair = maps.apply(given.pop("query"), given.pop("key"), given.get(scale))
             args, kwargs = (*pair, *args[2:]), {**given, scale: 1.0}
-        with self.passing():
-            return function(*args, **kwargs)
+        return function(*args, **kwargs)
 
 
 @dataclass

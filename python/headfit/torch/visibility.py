@@ -57,15 +57,6 @@ class Read(NamedTuple):
     keys: int
 
 
-def key_of_masks(seen: ObservedCall, rows: Bools | None, *others: Any) -> Any:
-    """Return a key that is the same for layers with the same masks, as long as these exist."""
-    tensors = [x for x in (seen.mask, seen.bias) if x is not None]
-    # Tensors made in inference mode do not count their changes.
-    versions = [-1 if x.is_inference() else x._version for x in tensors]
-    known = None if rows is None else rows.tobytes()
-    return id(seen.mask), id(seen.bias), *versions, seen.causal, known, *others
-
-
 def read_masks(
     seen: ObservedCall, rows: Bools | None, shape: tuple[int, int, int], own: bool
 ) -> Read:
@@ -86,7 +77,7 @@ def read_masks(
     allowed: Any = None
     bias = None
     for name in ("mask", "bias"):
-        here, added = _split(_four_axes(getattr(seen, name), name, seen, shape))
+        here, added = _read(getattr(seen, name), name, seen, shape)
         if here is not None:
             allowed = here if allowed is None else allowed & here
         if added is not None:
@@ -197,12 +188,16 @@ def _form_of(allowed: Bools) -> Any:
     return allowed
 
 
-def _four_axes(tensor: Any, name: str, seen: ObservedCall, shape: tuple[int, int, int]) -> Any:
-    """Return a mask or bias with four axes, that broadcasts to (batch, heads, n, m)."""
+def _read(
+    tensor: Any, name: str, seen: ObservedCall, shape: tuple[int, int, int]
+) -> tuple[Any, NDArray[Any] | None]:
+    """Return where a mask or bias allows attention (None: everywhere), and what it adds, if any.
+
+    Both have four axes, and broadcast to (batch, heads, n, m).
+    """
     if tensor is None:
-        return None
-    batch, n, m = shape
-    full = (batch, seen.query.shape[1], n, m)
+        return None, None
+    full = (shape[0], seen.query.shape[1], *shape[1:])
     try:
         tensor.expand(full)
     except RuntimeError as error:
@@ -210,13 +205,7 @@ def _four_axes(tensor: Any, name: str, seen: ObservedCall, shape: tuple[int, int
             f"{seen.layer}: the {name} must broadcast to (batch, heads, n, m) = {full}; got shape "
             f"{tuple(tensor.shape)}"
         ) from error
-    return tensor.detach()[(None,) * (4 - tensor.dim())].cpu()
-
-
-def _split(mask: Any) -> tuple[Any, NDArray[Any] | None]:
-    """Return where a mask allows attention (None: everywhere), and what it adds (None: nothing)."""
-    if mask is None:
-        return None, None
+    mask = tensor.detach()[(None,) * (4 - tensor.dim())].cpu()
     if mask.dtype == torch.bool:
         return (None if bool(mask.all()) else mask.numpy().copy()), None
     # Masked entries are minus infinity, or the least number of the dtype plus some logit.

@@ -149,7 +149,8 @@ def certify(
             raise InputError("matrix must be given alone, without Q, K or scale")
         target = _target_under(A, mask, "matrix", threads)
         M = np.array(as_stored_array(matrix, "matrix"))  # nobody else can change it
-        _check_rows(target, M, "matrix")
+        if M.shape != (target.n, target.n):
+            raise InputError(f"matrix must have {target.n} rows and columns; got shape {M.shape}")
         rows = _core.certify_matrix(target.core, as_stack(M), limits.core, threads)
         rows.update(dict.fromkeys(("q_norm", "k_norm", "max_logit", "rounding_bound"), np.nan))
         return _certificate(
@@ -165,7 +166,10 @@ def certify(
     attention = as_read(judged, kernel)
     target = _target_under(A, attention.mask, "attention", threads)
     for array, name in zip(attention.stored, "QK", strict=True):
-        _check_rows(target, array, name)
+        if array.shape[0] != target.n:
+            raise InputError(
+                f"{name} must have one row for each of the {target.n} rows of A; got {array.shape}"
+            )
     scan = partial(_certify_rows, target, attention, limits, kernel, mass)
     rows = scan(threads) if cluster is None else _certify_blocks(cluster, scan, attention)
     return _certificate(
@@ -184,15 +188,6 @@ def _target_under(A: Any, mask: Any, name: str, threads: int) -> Target:
             f"{mask_text(A.mask)}, the {name}'s {mask_text(mask)}"
         )
     return as_target(A, mask=mask, num_threads=threads)
-
-
-def _check_rows(target: Target, array: NDArray[Any], name: str) -> None:
-    if array.ndim != 2:
-        raise InputError(f"{name} must be a matrix; got shape {array.shape}")
-    if array.shape[0] != target.n or (name == "matrix" and array.shape[1] != target.n):
-        raise InputError(
-            f"{name} must have one row for each of the {target.n} rows of A; got {array.shape}"
-        )
 
 
 def _certificate(rows: dict[str, Any], target: Target, mass: bool, **known: Any) -> Certificate:

@@ -126,8 +126,8 @@ class Target(Shown):
             _core.validate_target(self.core, np.inf, threads)
             vars(self)["matrix"] = _frozen(normalized(csr))
         per_row, per_column, gamma = _core.validate_target(self.core, tolerance, threads)
-        vars(self).update(n=int(csr.shape[0]), nonzeros=int(csr.nnz), per_row=int(per_row),
-                          per_column=int(per_column), gamma=float(gamma))  # fmt: skip
+        vars(self).update(n=csr.shape[0], nonzeros=csr.nnz, per_row=per_row,
+                          per_column=per_column, gamma=gamma)  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled or copied: not the core's form, which is made again."""
@@ -138,13 +138,6 @@ class Target(Shown):
         self.__dict__.update(state)
         self.__dict__["mask"] = frozen_mask(self.mask)
         _frozen(self.matrix)
-
-    @property
-    def csr_arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Row offsets (int64), columns (int32) and weights (float64), as the core takes them."""
-        csr, dtypes = self.matrix, (np.int64, np.int32, np.float64)
-        offsets, columns, weights = map(as_contiguous, (csr.indptr, csr.indices, csr.data), dtypes)
-        return offsets, columns, weights
 
     @property
     def core(self) -> _core.Target:
@@ -159,7 +152,9 @@ class Target(Shown):
             or not np.array_equal(kept.offsets, csr.indptr)
         ):
             mask = core_mask(self.mask, (), csr.shape) if kept is None else kept.mask
-            kept = vars(self)["_core"] = _core.Target(*self.csr_arrays, mask)
+            parts, dtypes = (csr.indptr, csr.indices, csr.data), (np.int64, np.int32, np.float64)
+            offsets, columns, weights = map(as_contiguous, parts, dtypes)
+            kept = vars(self)["_core"] = _core.Target(offsets, columns, weights, mask)
         return kept
 
     @property

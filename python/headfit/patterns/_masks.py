@@ -106,7 +106,10 @@ def from_mask(
         if array.dtype.kind not in "biuf" and array.dtype != BFLOAT16:
             raise InputError(f"mask must be {FORMS}; got {shown(mask)} of dtype {array.dtype}")
         n, entry = _places(array.shape, batch, head)
-        counts, columns = _collected(_dense_parts(array[entry]), n)
+        keys, step = np.arange(n, dtype=np.int32), max(1, 4 * BLOCK // n)
+        parts = (slice(first, first + step) for first in range(0, n, step))
+        allowed = ((rows, keys, _allowed(array[entry][rows], rows.start)) for rows in parts)
+        counts, columns = _collected(allowed, n)
     if not counts.all():
         raise TargetError(
             f"mask must allow at least one key in every row; got none in row {np.argmin(counts)} "
@@ -156,14 +159,6 @@ def _collected(parts: Iterable[tuple[Any, Ints, Any]], n: int) -> tuple[Ints, In
         places = np.flatnonzero(allowed) % max(1, keys.size)  # faster than np.nonzero
         columns.append(keys[places].astype(np.int32, copy=False))
     return counts, np.concatenate(columns)
-
-
-def _dense_parts(array: NDArray[Any]) -> Iterator[tuple[slice, Ints, Any]]:
-    n = len(array)
-    keys, step = np.arange(n, dtype=np.int32), max(1, 4 * BLOCK // n)
-    for first in range(0, n, step):
-        rows = slice(first, first + step)
-        yield rows, keys, _allowed(array[rows], first)
 
 
 def _allowed(block: NDArray[Any], first: int) -> NDArray[np.bool_]:

@@ -91,22 +91,17 @@ def as_array(x: Any, name: str) -> NDArray[Any]:
         return x  # type: ignore[no-any-return]
     if hasattr(x, "detach") and hasattr(x, "dtype"):  # torch does not export tensors with a graph
         x = x.detach()
-    float8 = str(getattr(x, "dtype", "")).removeprefix("torch.")
-    if float8 in FLOAT8:
-        is_tensor = hasattr(x, "detach")
-        codes = as_array(x.view(sys.modules["torch"].uint8), name) if is_tensor else np.asarray(x)
-        return codes.view(narrow_dtype(float8)).astype(np.float32)
-    is_bfloat16 = str(getattr(x, "dtype", "")).endswith("bfloat16")
-    if is_bfloat16 and hasattr(x, "detach"):
-        return as_array(x.view(sys.modules["torch"].int16), name).view(BFLOAT16)
-    if is_bfloat16:
-        return np.asarray(x).view(np.uint16).view(BFLOAT16)
-    if isinstance(x, np.ma.MaskedArray):
-        if np.ma.is_masked(x):
-            raise InputError(
-                f"{name} must not be a masked array with masked entries, which have no value"
-            )
-        return np.asarray(x.data)
+    kind = str(getattr(x, "dtype", "")).removeprefix("torch.")
+    if kind in ("bfloat16", *FLOAT8):  # what NumPy lacks is read as the integers of its bits
+        bits = "int16" if kind == "bfloat16" else "uint8"
+        if hasattr(x, "detach"):
+            x = as_array(x.view(getattr(sys.modules["torch"], bits)), name)
+        codes = np.asarray(x).view(bits)
+        if kind == "bfloat16":
+            return codes.view(BFLOAT16)
+        return codes.view(narrow_dtype(kind)).astype(np.float32)
+    if np.ma.is_masked(x):
+        raise InputError(f"{name} must not be a masked array with masked entries: they lack values")
     if isinstance(x, np.ndarray):
         return np.asarray(x)  # subclasses such as np.matrix have other rules of indexing
     if is_sparse(x):

@@ -20,6 +20,8 @@ FORMS = (
     'None, "causal", ("window", w), ("window", (left, right)), a boolean array, an additive one of '
     "0 and -inf, or a sparse boolean matrix"
 )
+NOT_BOOLEAN = "mask must be boolean, True where attention is allowed; got dtype"
+FOR_KEYS = "; if it tells which keys exist, pass it as key_mask"
 LOWEST_BFLOAT16 = np.float32(-3.3895313892515355e38)
 
 
@@ -72,14 +74,7 @@ def as_allowed(mask: Any) -> NDArray[np.bool_]:
             )
         return np.broadcast_to(allowed, array.shape)
     if array.dtype != np.bool_:
-        hint = (
-            "; if it tells which keys exist, pass it as key_mask"
-            if array.dtype.kind in "iu"
-            else ""
-        )
-        raise InputError(
-            f"mask must be boolean, True where attention is allowed; got dtype {array.dtype}{hint}"
-        )
+        raise InputError(f"{NOT_BOOLEAN} {array.dtype}{FOR_KEYS}")
     return array
 
 
@@ -154,9 +149,7 @@ def core_mask(
         if mask.shape != shape:
             raise InputError(f"mask must have shape {shape}; got {mask.shape}")
         if mask.dtype != np.bool_:
-            raise InputError(
-                f"mask must be boolean, True where attention is allowed; got dtype {mask.dtype}"
-            )
+            raise InputError(f"{NOT_BOOLEAN} {mask.dtype}")
         csr = allowed_places(mask)
         return _core.Mask(
             sparse_offsets=csr.indptr.astype(np.int64),
@@ -165,8 +158,8 @@ def core_mask(
         )
     array = as_items(as_allowed(mask))
     of_keys = array.shape[-1] == shape[1] and array.shape[:-1] == lead[: array.ndim - 1]
-    hint = "; if it tells which keys exist, pass it as key_mask" if of_keys else ""
-    return _core.Mask(dense=by_heads(array, lead, shape, "mask", hint), **about_keys)
+    whole = by_heads(array, lead, shape, "mask", FOR_KEYS if of_keys else "")
+    return _core.Mask(dense=whole, **about_keys)
 
 
 class FrozenMask(sp.csr_array):

@@ -24,18 +24,10 @@ ROPE_BASE = 10000.0
 class Positions:
     """A positional encoding as the core applies it: a bias of the logits, or rotation angles.
 
-    The core rotates the rows of Q and K as it reads them.
-
-    Attributes
-    ----------
-    bias : ndarray, shape (heads, n, m), or None
-        A strided view of n + m - 1 numbers per head, with the leading axes flattened; see
-        `_alibi`.
-    table : ndarray, shape (max(n, m), d), or None
-        For each position up to that of the last query and key, the d/2 cosines of its angles and
-        then the d/2 sines.
-    halves : bool
-        Whether entries p and p + d/2 are rotated together, instead of 2p and 2p + 1.
+    The core rotates the rows of Q and K as it reads them. `bias` has shape (heads, n, m), and is a
+    view of n + m - 1 numbers per head. `table`, shape (max(n, m), d), has for each position up to
+    that of the last query and key the d/2 cosines of its angles and then the d/2 sines. `halves`
+    says whether entries p and p + d/2 are rotated together, instead of 2p and 2p + 1.
     """
 
     bias: NDArray[Any] | None = None
@@ -66,7 +58,7 @@ def as_positions(
 
 @dataclass(frozen=True)
 class Rotary:
-    """Rotary positions of a head size: pair p at position t is turned by t * frequencies[p].
+    """Rotary positions of a head size: pair p at position t is rotated by t * frequencies[p].
 
     `halves` says which entries are pair p: p and p + d/2, or 2p and 2p + 1.
     """

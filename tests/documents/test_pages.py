@@ -18,7 +18,8 @@ WITH_THEIR_OWN = {"patterns", "planning", "rope", "bounds", "sweeps", "cluster"}
 PAGES = sorted(
     path
     for path in (ROOT / "docs").glob("*.md")
-    if path.stem not in WITH_THEIR_OWN and "```python\n" in path.read_text(encoding="utf-8")
+    if path.stem not in WITH_THEIR_OWN
+    and re.search(r"^```(python$|sh\nheadfit )", path.read_text(encoding="utf-8"), re.MULTILINE)
 )
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.md"))
 TEXTS = [

@@ -15,17 +15,7 @@ TEXT = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")
 
 @pytest.mark.full
 def test_python_blocks_run_in_one_namespace(python_of, run):
-    texts = [text for text in python_of(PAGE) if "torch" not in text]
-    assert len(texts) >= 4
-    run(PAGE, texts)
-
-
-def test_python_blocks_with_torch_run_alone(python_of, run):
-    pytest.importorskip("torch")
-    texts = [text for text in python_of(PAGE) if "torch" in text]
-    assert texts
-    for text in texts:
-        run(PAGE, [text])
+    run(PAGE, python_of(PAGE))
 
 
 @pytest.mark.pages

@@ -104,19 +104,14 @@ def log_most(dim: int, square: Fraction) -> Most:
     """Return a bound on the logarithm of the number of points; `square` is q above."""
     if 4 * square < 1:
         return Fraction(0), "simplex"  # two points do not fit
-    bounds: list[Most] = []
+    mean = log_above(Fraction(dim + 2, 2)) + dim * log_above(1 + root_above(2 * square))
+    bounds = [(dim * log_above(1 + root_above(4 * square)), "volume"), (mean, "mean distance")]
     if 2 * square < 1:
         bounds.append((log_above(1 / (1 - 2 * square)), "simplex"))
-        bounds.append((log_above(dim + 1), "obtuse angles"))
-    elif 2 * square == 1:
-        bounds.append((log_above(2 * dim), "obtuse angles"))
-    bounds.append((dim * log_above(1 + root_above(4 * square)), "volume"))
-    mean = log_above(Fraction(dim + 2, 2)) + dim * log_above(1 + root_above(2 * square))
-    bounds.append((mean, "mean distance"))
-    if 2 * square > 1:
-        code = log_code(dim + 1, 1 - 1 / (2 * square))
-        if code is not None:
-            bounds.append((code, "spherical code"))
+    if 2 * square <= 1:
+        bounds.append((log_above(dim + 1 if 2 * square < 1 else 2 * dim), "obtuse angles"))
+    elif (code := log_code(dim + 1, 1 - 1 / (2 * square))) is not None:
+        bounds.append((code, "spherical code"))
     return min(bounds)
 
 

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -55,41 +54,27 @@ def _reason(facts: Facts, name: str, proof: str) -> str:
 def families(problem: Problem) -> Iterator[Claim]:
     """Yield families, as many as the time allows."""
     with suppress(TimeoutError), calls_until(time.perf_counter() + problem.seconds):
-        yield from _columns_apart(problem)
+        if problem.sight.limited:
+            yield from _columns_apart(problem)
         for rows, columns in problem.sight.rectangles(problem.check_time):
-            part, is_part = problem.supports, problem.sight.limited
-            if is_part:
-                part = sp.csr_array(part[rows][:, columns])
-                members, within = _different_columns(part, columns), tuple(rows.tolist())
-                if len(members) > 1:
-                    yield _apart(Apart("columns", members, within))
-            sides = (part, rows, columns), (sp.csr_array(part.T), columns, rows)
-            yield from _of_lines(problem, _Lines("rows", *sides[0], is_part))
-            yield from _of_lines(problem, _Lines("columns", *sides[1], is_part))
-
-
-def _apart(family: Apart, closed: bool = True) -> Claim:
-    return family, family.says(closed)
-
-
-def _groups(kind: Kind, members: Ints, groups: tuple[tuple[int, ...], ...], common: int) -> Claim:
-    family = Groups(kind, tuple(members.tolist()), groups)
-    return family, family.says(common)
+            part = sp.csr_array(problem.supports[rows][:, columns])
+            within = tuple(rows.tolist()) if problem.sight.limited else None
+            family = Apart("columns", _different_columns(part, columns), within)
+            yield family, family.says(closed=True)
+            sides = _Lines("rows", part, rows, columns), _Lines("columns", part.T, columns, rows)
+            for lines in sides:
+                yield from _of_lines(problem, lines)
 
 
 def _columns_apart(problem: Problem) -> Iterator[Claim]:
     """Yield columns of which every two are told apart by a row that sees both."""
     n, window = problem.target.n, problem.sight.window
-    everything = np.arange(n)
-    if not problem.sight.limited:
-        yield _apart(Apart("columns", _different_columns(problem.supports, everything)))
-        return
     # Columns that no row sees together are not told apart, so that none are further apart.
     length = n if window is None else min(n, sum(window) + 1)
     for first in dict.fromkeys((0, (n - length) // 2, n - length)):
         members = tuple(_core.columns_apart(problem.target.core, first, first + length))
-        if len(members) > 1:
-            yield _apart(Apart("columns", members), closed=False)
+        family = Apart("columns", members)
+        yield family, family.says(closed=False)
 
 
 def _different_columns(table: sp.csr_array, names: Ints) -> tuple[int, ...]:
@@ -102,24 +87,27 @@ def _different_columns(table: sp.csr_array, names: Ints) -> tuple[int, ...]:
     return tuple(first.values())
 
 
-@dataclass(frozen=True, eq=False)
 class _Lines:
     """One side of a rectangle in which every row sees every column: its rows, or its columns.
 
     `table` has the supports, with one row for each line; `names` and `others` number the lines and
-    what crosses them in the target. `is_part`: there is more of the matrix than the rectangle.
+    what crosses them in the target.
     """
 
-    kind: Kind
-    table: sp.csr_array
-    names: Ints
-    others: Ints
-    is_part: bool
+    def __init__(self, kind: Kind, table: Any, names: Ints, others: Ints) -> None:
+        self.kind, self.names, self.others = kind, names, others
+        self.table = sp.csr_array(table)
+        self.table.sort_indices()
+
+    def groups(self, members: Ints, groups: Iterable[Any], common: int) -> Claim:
+        """Return the family of some lines, each with places in `others`."""
+        taken = tuple(tuple(np.atleast_1d(group).tolist()) for group in groups)
+        family = Groups(self.kind, tuple(self.names[members].tolist()), taken)
+        return family, family.says(common)
 
 
 def _of_lines(problem: Problem, lines: _Lines) -> Iterator[Claim]:
     """Yield groups of lines, and rows of which none contains another."""
-    lines.table.sort_indices()
     degrees = np.bincount(lines.table.indices, minlength=lines.others.size)
     light = degrees <= HEAVY * max(1.0, float(degrees.mean()))
     yield from _matchings(problem, lines, degrees, light)
@@ -128,7 +116,7 @@ def _of_lines(problem: Problem, lines: _Lines) -> Iterator[Claim]:
         problem.check_time()
         if np.square(degrees[keep], dtype=np.float64).sum() > MOST_PAIRS:
             continue
-        table = lines.table if keep is everything else sp.csr_array(lines.table[:, keep])
+        table, others = sp.csr_array(lines.table[:, keep]), lines.others[keep]
         table.sort_indices()
         # How many entries every two lines share.
         common = off_diagonal(sp.csr_array(table @ table.T).astype(np.int64))
@@ -138,37 +126,27 @@ def _of_lines(problem: Problem, lines: _Lines) -> Iterator[Claim]:
             contained = common.data >= np.minimum(sizes[row], sizes[common.indices])
             chosen = _independent(problem, common, contained)
             members = tuple(lines.names[chosen[sizes[chosen] > 0]].tolist())
-            within = tuple(lines.others.tolist()) if lines.is_part else None
-            yield _apart(Apart("rows", members, within))
+            within = tuple(others.tolist()) if problem.sight.limited else None
+            family = Apart("rows", members, within)
+            yield family, family.says(closed=True)
         counts = np.bincount(sizes)
         counts[0] = 0
         for size in np.argsort(-counts)[:2].tolist():  # the sizes that most lines have
-            if counts[size] >= 2:
-                same = np.flatnonzero(sizes == size)
-                yield from _of_equal_size(problem, lines, table, lines.others[keep], common, same)
-
-
-def _of_equal_size(
-    problem: Problem, lines: _Lines, table: sp.csr_array, others: Ints, common: Any, same: Ints
-) -> Iterator[Claim]:
-    """Yield groups of lines which have equally many entries in a table."""
-    size = int(table.indptr[same[0] + 1] - table.indptr[same[0]])
-    shared = sp.csr_array(common[same][:, same])
-    for most in sorted({0, 1, 2, size // 4, size // 2, 3 * size // 4, size - 1}):
-        if most < size:
-            problem.check_time()
-            chosen = same[_independent(problem, shared, shared.data > most)]
-            if chosen.size > 1:
-                groups = tuple(tuple(others[line(table, t)].tolist()) for t in chosen.tolist())
-                yield _groups(lines.kind, lines.names[chosen], groups, most)
+            same = np.flatnonzero(sizes == size)
+            shared = sp.csr_array(common[same][:, same])
+            shares = {0, 1, 2, size // 4, size // 2, 3 * size // 4, size - 1}
+            for most in sorted(x for x in shares if x < size and counts[size] >= 2):
+                chosen = same[_independent(problem, shared, shared.data > most)]
+                if chosen.size > 1:
+                    groups = (others[line(table, t)] for t in chosen.tolist())
+                    yield lines.groups(chosen, groups, most)
 
 
 def _matchings(problem: Problem, lines: _Lines, degrees: Ints, light: Any) -> Iterator[Claim]:
     """Yield lines with one entry each, at which the other lines of the family have none."""
-    table, names = lines.table, lines.names
-    row = np.repeat(np.arange(names.size), np.diff(table.indptr))
+    table = lines.table
+    row = np.repeat(np.arange(lines.names.size), np.diff(table.indptr))
     for order in (degrees[table.indices], table.indices, -table.indices):
-        problem.check_time()
         # Each line takes its first entry in this order, among those that few lines have.
         by = np.lexsort((order, ~light[table.indices], row))
         first = by[np.unique(row[by], return_index=True)[1]]
@@ -178,10 +156,9 @@ def _matchings(problem: Problem, lines: _Lines, degrees: Ints, light: Any) -> It
         # Line r conflicts with line s if it has the entry that s takes.
         meets = sp.csr_array(sp.csc_array(table)[:, entry])[used]
         meets = off_diagonal(sp.csr_array(meets + meets.T))
-        chosen = _independent(problem, meets, np.ones(meets.nnz, np.bool_))
+        chosen = _independent(problem, meets, meets.data > 0)
         if chosen.size > 1:
-            groups = tuple((x,) for x in lines.others[entry[chosen]].tolist())
-            yield _groups(lines.kind, names[used[chosen]], groups, 0)
+            yield lines.groups(used[chosen], lines.others[entry[chosen]], 0)
 
 
 def _independent(problem: Problem, table: sp.csr_array, is_edge: Any) -> Ints:

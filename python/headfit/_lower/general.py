@@ -292,9 +292,6 @@ def log_regular_patterns(n: int, k: int) -> Fraction:
         return Fraction(0)
     low, _ = exact.log_factorial(n)
     above = n * exact.log_above(n)
-    total = few * low
-    for t in range(1, few):
-        total += n * exact.log_below(n - t) - above
-    for s in range(2, few + 1):
-        total -= Fraction(n, s) * exact.log_factorial(s)[1]
+    total = few * low + sum(n * exact.log_below(n - t) - above for t in range(1, few))
+    total -= sum(Fraction(n, s) * exact.log_factorial(s)[1] for s in range(2, few + 1))
     return max(Fraction(0), total)

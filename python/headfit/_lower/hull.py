@@ -188,12 +188,12 @@ def _in_one_tree(cycle: Iterable[list[int]]) -> bool:
 def count_triangles(holders: Holders) -> int:
     """Count triples of columns whose three pairs have holders other than one common single row."""
     near = _neighbours(holders)
-    count = 0
-    for a, b in holders:
-        for c in near[a] & near[b]:
-            if c > b and not _in_one_tree((holders[a, b], holders[a, c], holders[b, c])):
-                count += 1
-    return count
+    return sum(
+        not _in_one_tree((holders[a, b], holders[a, c], holders[b, c]))
+        for a, b in holders
+        for c in near[a] & near[b]
+        if c > b
+    )
 
 
 def count_squares(holders: Holders) -> int | None:
@@ -207,11 +207,11 @@ def count_squares(holders: Holders) -> int | None:
             between[a, c].append(b)
     if _number_of_pairs(between.values()) > PATHS_LIMIT:
         return None
-    count = 0
-    for ends, middles in between.items():
-        for two in combinations(middles, 2):
-            around = [holders[min(x, y), max(x, y)] for x in ends for y in two]
-            count += not _in_one_tree(around)
+    count = sum(
+        not _in_one_tree(holders[min(x, y), max(x, y)] for x in ends for y in two)
+        for ends, middles in between.items()
+        for two in combinations(middles, 2)
+    )
     return count // 2  # each was counted from both of its diagonals
 
 

@@ -17,7 +17,7 @@ from headfit._lower.order import NoOrder, order_proofs
 from headfit._lower.problem import Candidate, Problem, Witness, best_proof
 from headfit._lower.traces import Traces, traces
 from headfit._lower.weights import Block, weight_proofs
-from headfit._target.target import Target, as_target
+from headfit._target.target import as_target
 
 SECONDS = 5.0  # the default of `time_limit`
 
@@ -87,11 +87,7 @@ class LowerBound(Pictured):
     @property
     def claim(self) -> str:
         """The bound in words: "d >= 3", or "no size suffices"."""
-        return self._size(self.dim)
-
-    def _size(self, dim: int) -> str:
-        is_every = self.impossible and dim == self.dim
-        return "no size suffices" if is_every else f"d >= {dim}"
+        return "no size suffices" if self.impossible else f"d >= {self.dim}"
 
     def in_words(self) -> str:
         """Return the bound, what it is proved for, and the argument in a line."""
@@ -101,14 +97,12 @@ class LowerBound(Pictured):
             words.append(f"|logit| <= {max_logit:g}")
         if self.max_norm is not None:
             words.append(f"scale max|q| max|k| <= {self.max_norm:g}")
-        return f"{self._size(self.dim)} for {', '.join(words)}: {self.reason}"
+        return f"{self.claim} for {', '.join(words)}: {self.reason}"
 
     def tried(self) -> list[tuple[str, str, str]]:
         """Return name, size and argument of every bound that was tried, in words."""
-        return [
-            (c.name, c.status if c.dim is None else self._size(c.dim), c.reason)
-            for c in self.candidates
-        ]
+        sizes = {None: "not finished", self.dim: self.claim}
+        return [(c.name, sizes.get(c.dim, f"d >= {c.dim}"), c.reason) for c in self.candidates]
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the witnesses as plain Python values, for JSON."""
@@ -120,10 +114,8 @@ class LowerBound(Pictured):
         return plain_dict({**values, "mask": mask})
 
     def __repr__(self) -> str:
-        return f"LowerBound({self._size(self.dim)}: {self.reason}{self._with_mask()})"
-
-    def _with_mask(self) -> str:
-        return "" if self.mask is None else f", mask={mask_text(self.mask)}"
+        under = "" if self.mask is None else f", mask={mask_text(self.mask)}"
+        return f"LowerBound({self.claim}: {self.reason}{under})"
 
 
 def lower(
@@ -210,8 +202,6 @@ def lower(
     tolerances = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
     limits = Limits(max_norm, tolerances.max_logit, masked_logits)
     seconds = check_between(time_limit, "time_limit", 0, math.inf)
-    if mask is None and isinstance(A, Target):
-        mask = A.mask
     target = as_target(A, mask=mask)
     problem = Problem.of(target, tolerances, seconds, as_generator(rng))
     of_bounded = bounded(problem, limits) if limits.any else []
@@ -232,7 +222,7 @@ def lower(
         witness=best.witness,
         candidates=candidates,
         tolerances=tolerances,
-        mask=mask,
+        mask=target.mask,
         max_norm=limits.max_norm,
         masked_logits=limits.masked_logits,
         impossible=dim > target.n,

@@ -83,11 +83,7 @@ def order_proofs(problem: Problem) -> Iterator[Proof]:
     if not problem.sight.limited:
         yield 1, "an order of the keys exists: the supports alone do not exclude d = 1", None
         return
-    yield from _search_few_columns(problem)
-
-
-def _search_few_columns(problem: Problem) -> Iterator[Proof]:
-    """Try neighbouring columns, and those that neighbouring rows attend to."""
+    # Tries neighbouring columns, and those that neighbouring rows attend to.
     m, n, rng = problem.supports, problem.target.n, problem.rng
     by_column = sp.csc_array(m)
     drawn = rng.integers(0, max(1, n - FEW), size=STARTS).tolist()
@@ -103,9 +99,8 @@ def _search_few_columns(problem: Problem) -> Iterator[Proof]:
             rows = np.unique(np.concatenate([line(by_column, j) for j in columns]))
             if rows.size > MANY:
                 rows = np.sort(rng.choice(rows, MANY, False))
-            witness = NoOrder(tuple(columns.tolist()), tuple(rows.tolist()))
-            if witness.proves(problem.target, problem.tolerances):
-                few = f"no order of {len(columns)} columns has what each row sees at an end"
-                yield 2, few, witness
+            few = NoOrder(tuple(columns.tolist()), tuple(rows.tolist()))
+            if few.proves(problem.target, problem.tolerances):
+                yield 2, f"no order of {len(columns)} columns has what each row sees at an end", few
                 return
     yield 0, "no contradiction among rows that see the same columns; others are not decided", None

@@ -96,14 +96,6 @@ class Traces(Witness):
             seen.add(code if self.free else min(code, full ^ code))
         return least_dim(len(seen), len(self.sets) + self.free)
 
-    def text(self) -> tuple[int, str]:
-        """Return the head size that so many traces prove necessary, and the argument."""
-        vectors, classes = len(self.sets) + self.free, len(self.points) + (self.kind == "columns")
-        dim, others = least_dim(classes, vectors), "rows" if self.kind == "columns" else "columns"
-        most = sum(math.comb(vectors - 1, i) for i in range(dim))
-        sets = f"{len(self.sets)} {self.kind} are cut in {classes} ways by the {others}"
-        return dim, f"{sets}, a head of size {dim - 1} does it in {most} at most"
-
 
 class _Sets(NamedTuple):
     """All columns (or rows) of a target as sets of points, with the core's searches."""
@@ -114,10 +106,15 @@ class _Sets(NamedTuple):
 
     def proof(self, sets: list[int], free: bool, how: str) -> Proof:
         """Return what a family of sets proves, with one point for every trace."""
-        points = self.search.points(sets, free)
-        witness = Traces(self.kind, tuple(sets), tuple(points), free)
-        dim, text = witness.text()
-        return dim, f"{text} ({how})", witness
+        points, vectors = self.search.points(sets, free), len(sets) + free
+        classes, others = len(points), "columns"
+        if self.kind == "columns":  # where the trace of the free row is one more
+            classes, others = classes + 1, "rows"
+        dim = least_dim(classes, vectors)
+        most = sum(math.comb(vectors - 1, i) for i in range(dim))
+        ways = f"{len(sets)} {self.kind} are cut in {classes} ways by the {others}"
+        text = f"{ways}, a head of size {dim - 1} does it in {most} at most ({how})"
+        return dim, text, Traces(self.kind, tuple(sets), tuple(points), free)
 
 
 def traces(problem: Problem, kind: Kind) -> list[Candidate]:

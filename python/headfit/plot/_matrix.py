@@ -130,8 +130,7 @@ class Style:
 
     def draw(self, places: Sequence[Axes], matrices: Sequence[Any], pixels: int) -> list[AxesImage]:
         """Draw matrices on one scale of colours; `pixels` counts where the user chose no number."""
-        pixels = pixels if self.pixels is None else self.pixels
-        cells = [tiles(M, pixels, relative=self.relative) for M in matrices]
+        cells = [tiles(M, self.pixels or pixels, relative=self.relative) for M in matrices]
         norm = root_norm(*cells) if self.norm is None else self.norm
         drawn = zip(places, cells, matrices, strict=True)
         return [draw_cells(ax, part, source(M).shape, self.cmap, norm) for ax, part, M in drawn]
@@ -141,14 +140,10 @@ def draw_cells(
     ax: Axes, cells: NDArray[Any], shape: tuple[int, int], cmap: Any, norm: Any
 ) -> AxesImage:
     """Draw tiles on axes in token positions; a long narrow matrix is stretched to fill them."""
-    image = ax.imshow(
-        cells,
-        cmap=cmap,
-        norm=norm,
-        interpolation="nearest",
-        aspect="auto" if max(shape) > _STRIP * min(shape) else "equal",
-        extent=(-0.5, shape[1] - 0.5, shape[0] - 0.5, -0.5),
-    )
+    aspect: Any = "auto" if max(shape) > _STRIP * min(shape) else "equal"
+    extent = (-0.5, shape[1] - 0.5, shape[0] - 0.5, -0.5)
+    look: Any = {"aspect": aspect, "extent": extent, "interpolation": "nearest"}
+    image = ax.imshow(cells, cmap=cmap, norm=norm, **look)
     ax.set(xlabel="key", ylabel="query")
     for side, bins in ((ax.xaxis, 5), (ax.yaxis, 7)):  # few enough for numbers of six digits
         side.set_major_locator(matplotlib().ticker.MaxNLocator(integer=True, nbins=bins))

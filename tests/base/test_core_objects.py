@@ -17,6 +17,11 @@ from headfit import _core
 from headfit._base.masks import core_mask
 from headfit.errors import InputError, TargetError
 
+
+def core_arrays(target: hf.Target) -> tuple[np.ndarray, ...]:
+    return target.core.offsets, target.core.columns, target.core.weights
+
+
 STUBS = Path(hf.__file__).parent / "_core.pyi"
 MOST_ARGUMENTS = 6
 N = 24
@@ -27,7 +32,7 @@ LOGITS = _core.Logits(X[None], X[None])
 
 
 def core_target(**changes):
-    offsets, columns, weights = TARGET.csr_arrays
+    offsets, columns, weights = core_arrays(TARGET)
     parts = {"offsets": offsets, "columns": columns, "weights": weights, **changes}
     return _core.Target(**parts)
 
@@ -106,7 +111,9 @@ def test_a_target_keeps_its_core():
     target = hf.Target(A)
     core = target.core
     assert target.core is core
-    for a, b in zip((core.offsets, core.columns, core.weights), target.csr_arrays, strict=True):
+    for a, b in zip(
+        (core.offsets, core.columns), (target.matrix.indptr, target.matrix.indices), strict=True
+    ):
         assert np.array_equal(a, b)
     assert core.weights is target.matrix.data
 
@@ -128,7 +135,8 @@ def test_the_core_of_a_target_is_left_out_of_copies(again):
     assert "_core" not in target.__getstate__()
     assert other.core is not target.core
     assert all(
-        np.array_equal(a, b) for a, b in zip(other.csr_arrays, target.csr_arrays, strict=True)
+        np.array_equal(getattr(other.core, part), getattr(target.core, part))
+        for part in ("offsets", "columns", "weights")
     )
     assert hf.certify(other, X, X).nonzeros == target.nonzeros
 
@@ -145,7 +153,7 @@ def test_a_core_of_other_numbers_is_made_anew():
 
 
 def test_arrays_of_a_target_that_do_not_fit():
-    offsets, columns, weights = TARGET.csr_arrays
+    offsets, columns, weights = core_arrays(TARGET)
     for changes, message in (
         ({"offsets": offsets.astype(np.int32)}, "offsets must be a contiguous vector of int64"),
         ({"columns": columns.astype(np.int64)}, "columns must be a contiguous vector of int32"),
@@ -166,7 +174,7 @@ def test_arrays_of_a_target_that_do_not_fit():
 
 
 def bad_targets():
-    offsets, columns, weights = (x.copy() for x in TARGET.csr_arrays)
+    offsets, columns, weights = (x.copy() for x in core_arrays(TARGET))
     columns[-1] = N
     yield core_target(columns=columns), "column 24 in row 23"
     columns[-1] = -1
@@ -175,7 +183,7 @@ def bad_targets():
     yield core_target(offsets=offsets), "decreasing row offsets at row 1"
     weights[0] = math.nan
     yield core_target(weights=weights), "got nan at row 0"
-    weights = TARGET.csr_arrays[2].copy()
+    weights = TARGET.core.weights.copy()
     weights[0] = 0.0
     yield core_target(weights=weights), "got 0 at row 0"
     yield core_target(mask=_core.Mask(right=0)), "masked position"

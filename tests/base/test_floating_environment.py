@@ -22,6 +22,11 @@ from tests.adversarial.flushing import can_flush, flushing
 
 import headfit as hf
 
+
+def core_arrays(target: hf.Target) -> tuple[np.ndarray, ...]:
+    return target.core.offsets, target.core.columns, target.core.weights
+
+
 UPWARD, DOWNWARD, TO_ZERO = 0x800, 0x400, 0xC00  # rounding modes of <fenv.h> on x86-64
 ENVIRONMENTS = ["flushing", "upward", "downward", "to zero", "flushing and upward"]
 LIBRARY = ctypes.CDLL(ctypes.util.find_library("m")) if can_flush() else None
@@ -85,9 +90,9 @@ WORK: dict[str, Callable[[int], list[Any]]] = {
     ),
     "certify matrix": lambda t: judged(hf.certify(A, matrix=SMALL_A, leak=0.9, num_threads=t)),
     "certify module": lambda t: judged(hf.certify(A, MODULE(SMALL_X), leak=0.9, num_threads=t)),
-    "target": lambda t: [*hf.Target(A, num_threads=t).csr_arrays],
+    "target": lambda t: [*core_arrays(hf.Target(A, num_threads=t))],
     "normalised target": lambda t: [
-        *hf.Target(SMALL_DIAGONAL, normalize=True, num_threads=t).csr_arrays
+        *core_arrays(hf.Target(SMALL_DIAGONAL, normalize=True, num_threads=t))
     ],
     "matrix": lambda t: [TINY.matrix(num_threads=t), hf.attention_matrix(Q, K, num_threads=t)],
     "logits": lambda t: [hf.attention_logits(TINY_Q, TINY_Q, scale=1e38, num_threads=t)],

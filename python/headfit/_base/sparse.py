@@ -105,7 +105,7 @@ def checked_csr(
         )
     require_memory(16 * (max(x.shape) + own.nnz), f"{name} of shape {x.shape}")
     # Duplicates are added in the dtype of the result.
-    csr = sp.csr_array(own.astype(x.dtype if dtype is None else dtype))
+    csr = sp.csr_array(own.astype(x.dtype if dtype is None else dtype, copy=False))
     if not csr.has_canonical_format:
         csr.sum_duplicates()
     if not keep_zeros and not csr.data.all():

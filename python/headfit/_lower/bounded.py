@@ -104,11 +104,6 @@ class Facts(NamedTuple):
     in_rows: bool
     closed: bool
 
-    def follow_from(self, others: Facts) -> bool:
-        """Return whether the facts of another family of the same form say all of these."""
-        fewer = self.points <= others.points and self.share <= others.share
-        return fewer and self.in_rows <= others.in_rows and self.closed <= others.closed
-
 
 @dataclass(frozen=True, repr=False)
 class Apart:

@@ -29,20 +29,17 @@ Claim = tuple[Apart | Groups, Facts]
 
 def bounded(problem: Problem, limits: Limits) -> list[Candidate]:
     """Return the best bounds for a head whose norms or logits are bounded."""
-    best: dict[str, tuple[Candidate, Facts | None]] = {
-        name: (Candidate(name, None, "not finished", "no family found"), None) for name in NAMES
-    }
+    best = {name: Candidate(name, None, "not finished", "no family found") for name in NAMES}
     for family, facts in families(problem.within(0.5)):
-        name = NAMES[2 if facts.joint else family.kind == "rows"]
-        candidate, known = best[name]
-        if facts.points < 2 or (known is not None and facts.follow_from(known)):
+        if facts.points < 2:
             continue
+        name = NAMES[2 if facts.joint else family.kind == "rows"]
         dim, proof = needed(facts, limits, problem.tolerances.leak, problem.target.n)
-        if dim > (candidate.dim or 0):
+        if dim > (best[name].dim or 0):
             reason = "nothing found" if dim == 1 else _reason(facts, name, proof)
             witness = None if dim == 1 else Separated(family, limits)
-            best[name] = Candidate(name, dim, "proved", reason, witness), facts
-    return [candidate for candidate, _ in best.values()]
+            best[name] = Candidate(name, dim, "proved", reason, witness)
+    return list(best.values())
 
 
 def _reason(facts: Facts, name: str, proof: str) -> str:

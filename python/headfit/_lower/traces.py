@@ -155,24 +155,15 @@ def _many(problem: Problem, family: _Sets) -> Iterator[Proof]:
             if near.size > NEAR:
                 near = rng.choice(near, NEAR, replace=False)
             pool = np.setdiff1d(np.union1d(near, rng.integers(n, size=FAR)), start).tolist()
-            dim, sets = _greedy(family.search, start, pool, free, rng)
-            if dim > best:
-                best = dim
-                yield family.proof(sets, free, "a search by chance")
-
-
-def _greedy(
-    search: _core.TraceSearch, start: int, pool: list[int], free: bool, rng: np.random.Generator
-) -> tuple[int, list[int]]:
-    """Grow a family greedily, and return the best head size on the way, and what proves it."""
-    sets, best, kept = [start], 0, [start]
-    while pool and len(sets) < LARGEST_SET:
-        classes = search.classes_with(sets, pool, free)
-        top = int(np.argmax(classes + rng.random(len(pool)) / 2))
-        sets.append(pool.pop(top))
-        dim = least_dim(classes[top], len(sets) + free)
-        if dim > best:
-            best, kept = dim, list(sets)
-        elif len(sets) > len(kept) + 4:
-            break
-    return best, kept
+            # Grows a family greedily, and keeps the one on the way that proves most.
+            sets, most, kept = [start], 0, [start]
+            while pool and len(sets) < min(LARGEST_SET, len(kept) + 5):
+                classes = family.search.classes_with(sets, pool, free)
+                top = int(np.argmax(classes + rng.random(len(pool)) / 2))
+                sets.append(pool.pop(top))
+                dim = least_dim(classes[top], len(sets) + free)
+                if dim > most:
+                    most, kept = dim, list(sets)
+            if most > best:
+                best = most
+                yield family.proof(kept, free, "a search by chance")

@@ -140,13 +140,6 @@ class Target(Shown):
         _frozen(self.matrix)
 
     @property
-    def csr_arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Row offsets (int64), columns (int32) and weights (float64), as the core takes them."""
-        csr, dtypes = self.matrix, (np.int64, np.int32, np.float64)
-        offsets, columns, weights = map(as_contiguous, (csr.indptr, csr.indices, csr.data), dtypes)
-        return offsets, columns, weights
-
-    @property
     def core(self) -> _core.Target:
         """The target as the core takes it, made once and kept."""
         csr, kept = self.matrix, self.__dict__.get("_core")
@@ -159,7 +152,9 @@ class Target(Shown):
             or not np.array_equal(kept.offsets, csr.indptr)
         ):
             mask = core_mask(self.mask, (), csr.shape) if kept is None else kept.mask
-            kept = vars(self)["_core"] = _core.Target(*self.csr_arrays, mask)
+            parts, dtypes = (csr.indptr, csr.indices, csr.data), (np.int64, np.int32, np.float64)
+            offsets, columns, weights = map(as_contiguous, parts, dtypes)
+            kept = vars(self)["_core"] = _core.Target(offsets, columns, weights, mask)
         return kept
 
     @property

@@ -220,11 +220,11 @@ TEST(checkpoints_come_after_so_much_work) {
   std::atomic<bool> stop{false};
   const std::function<void()> poll = [&] { ++polled; };
   const Interruptible here(poll, &stop);
-  Checkpoints pace;
-  pace.after(1);
+  Checkpoints checkpoints;
+  checkpoints.after(1);
   stop = true;
-  pace.after(1);
-  CHECK_THROWS(Interrupted, "interrupted", pace.after(Index(1) << 40));
+  checkpoints.after(1);
+  CHECK_THROWS(Interrupted, "interrupted", checkpoints.after(Index(1) << 40));
   CHECK(here.was_stopped());
 }
 

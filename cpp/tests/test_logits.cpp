@@ -88,7 +88,7 @@ void check_reader() {
     const LogitSource<T> source = p.source();
     Stack<T> streamed(p.heads, source.row_count(), p.m, T(-7));
     attention_logits(source, streamed.out(), {1, {}});
-    const detail::PackedKeys<T> keys(source, 0, source.k.count, {1, {}});
+    const PackedKeys<T> keys(source, 0, source.k.count, {1, {}});
     LogitReader<T> reader(source, keys);
     const Index stride = round_up(p.m, Blocking<T>::panel);
     Buffer<T> rows;

@@ -46,10 +46,10 @@ class PackedValues {
       valid = *std::max_element(lengths, lengths + group_);
     }
     T largest = 0;
-    Checkpoints pace;
+    Checkpoints checkpoints;
     for (Index i = 0; i < valid; ++i) {
       checked_row("V", values, head, i, largest);
-      pace.after(v_.cols);
+      checkpoints.after(v_.cols);
     }
     // A weighted sum of values may overflow where their weighted average does not.
     constexpr double limit = static_cast<double>(std::numeric_limits<T>::max()) / 4;
@@ -66,7 +66,7 @@ class PackedValues {
       for (Index c = 0; c < cols(); ++c) {
         out[(c / width * rows_ + i) * width + c % width] = c < v_.cols ? row[c] * factor : T(0);
       }
-      pace.after(cols());
+      checkpoints.after(cols());
     }
     for (Index p = 0; p < panels_; ++p) {
       std::fill(out + (p * rows_ + valid) * width, out + (p + 1) * rows_ * width, T(0));

@@ -8,7 +8,7 @@ namespace {
 // Waits briefly without sleeping. Regions follow each other within microseconds, and falling asleep
 // would take longer than that. Yielding leaves the core to threads that have work.
 template <class Condition>
-void soon(const Condition& holds) {
+void spin_until(const Condition& holds) {
   for (int turn = 0; turn < 200 && !holds(); ++turn) std::this_thread::yield();
 }
 
@@ -46,7 +46,7 @@ void WorkerPool::run(int helpers, const std::function<void()>& work) {
   lock.lock();
   wanted_ = 0;  // helpers that have not joined by now must not join any more
   lock.unlock();
-  soon([this] { return active_ == 0; });
+  spin_until([this] { return active_ == 0; });
   lock.lock();
   done_.wait(lock, [this] { return active_ == 0; });
   work_ = nullptr;
@@ -57,7 +57,7 @@ void WorkerPool::help() {
   std::unique_lock lock(mutex_);
   for (;;) {
     lock.unlock();
-    soon([&] { return closed_ || generation_ != seen; });
+    spin_until([&] { return closed_ || generation_ != seen; });
     lock.lock();
     wake_.wait(lock, [&] { return closed_ || (wanted_ > 0 && generation_ != seen); });
     if (closed_) return;

@@ -2,17 +2,15 @@
 // is the temperature. A hold keeps it where keys still change their arrangement; a quench cools
 // quickly to see whether the arrangement is good enough. With a quench now and then, a fit ends
 // soon after the keys have found a good arrangement, however long that takes.
-#include <chrono>
 #include <cmath>
 #include <utility>
 
+#include "headfit/descent/limits.hpp"
 #include "headfit/learned/descent.hpp"
 #include "headfit/learned/fit_learned.hpp"
 
 namespace headfit::learned {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 Settings settings_for(const Requirements& required, const LearnedOptions& options,
                       double distortion) {
@@ -36,7 +34,6 @@ class Annealing {
   struct OutOfTime {};  // thrown by the poll when the time limit is reached
 
   Run timed(const Run& run);
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - begun_).count(); }
 
   Outcome search();
   Outcome from_given_start();
@@ -56,10 +53,9 @@ class Annealing {
   bool few_are_hard() const;
 
   const LearnedOptions& options_;
-  const Clock::time_point begun_ = Clock::now();
-  double limit_;  // in seconds since begun_
+  Stopwatch stopwatch_;
+  double limit_;  // in seconds of the stopwatch
   const Run run_;
-  Clock::time_point polled_ = begun_;
   Requirements required_;
   const Settings settings_;
   Descent descent_;
@@ -89,7 +85,7 @@ Annealing::Annealing(const Target& target, const Tolerances& tolerances,
 Run Annealing::timed(const Run& run) {
   return {run.threads, [this, poll = run.poll] {
     if (poll) poll();
-    if (seconds() > limit_) throw OutOfTime();
+    if (stopwatch_.seconds() > limit_) throw OutOfTime();
   }, run.helpers};
 }
 
@@ -103,7 +99,8 @@ LearnedResult Annealing::run() {
     was_cut = true;
   }
   try {
-    if (result_.status == LearnedStatus::TimeLimit) limit_ = seconds() + Settings::overtime;
+    if (result_.status == LearnedStatus::TimeLimit)
+      limit_ = stopwatch_.seconds() + Settings::overtime;
     // The report is about all columns, and about queries and keys as they are.
     if (was_cut || !descent_.saw_all_columns()) last_ = descent_.scan(Columns::All);
   } catch (const OutOfTime&) {  // the report is what earlier scans found
@@ -114,7 +111,7 @@ LearnedResult Annealing::run() {
     if (!descent_.meets(i)) result_.failed_rows.push_back(i);
   }
   result_.worst_deficit = static_cast<double>(last_.worst_deficit);
-  result_.seconds = seconds();
+  result_.seconds = stopwatch_.seconds();
   return std::move(result_);
 }
 
@@ -319,15 +316,10 @@ void Annealing::scan(Columns columns) {
 }
 
 bool Annealing::must_stop() {
-  const auto now = Clock::now();
-  // A step may be too short for its own checkpoints to poll.
-  if (now - polled_ > Interruptible::poll_every) {
-    polled_ = now;
-    run_.poll();
-  }
+  stopwatch_.poll(run_);
   if (is_stopped_) {
     result_.status = LearnedStatus::Stopped;
-  } else if (seconds() > limit_) {
+  } else if (stopwatch_.seconds() > limit_) {
     result_.status = LearnedStatus::TimeLimit;
   } else if (result_.steps >= options_.max_steps) {
     result_.status = LearnedStatus::StepLimit;

@@ -1,11 +1,11 @@
 #include "headfit/learned/fit_learned.hpp"
 
-#include <chrono>
 #include <cmath>
 #include <numeric>
 #include <string>
 
 #include "headfit/base/worker_pool.hpp"
+#include "headfit/descent/limits.hpp"
 #include "headfit/learned/descent.hpp"
 
 namespace headfit {
@@ -61,15 +61,6 @@ void check_options(const Target& target, const LearnedOptions& options) {
   if (options.start) check_head(target, *options.start, options.dim);
 }
 
-class Seconds {
- public:
-  double passed() const { return std::chrono::duration<double>(Clock::now() - begun_).count(); }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point begun_ = Clock::now();
-};
-
 void count(const LearnedResult& stage, LearnedResult& sum) {
   sum.steps += stage.steps;
   sum.scans += stage.scans;
@@ -84,7 +75,7 @@ void count(const LearnedResult& stage, LearnedResult& sum) {
 // The stages one after the other, and sums over all of them. Where one is stopped, the last one
 // follows at once and takes no steps: its scan tells which rows miss the tolerances.
 LearnedResult in_stages(const Target& target, const Tolerances& tolerances,
-                        const LearnedOptions& options, const Seconds& clock, const Run& run) {
+                        const LearnedOptions& options, const Stopwatch& stopwatch, const Run& run) {
   LearnedResult head, sum;
   LearnedOptions stage = options;
   bool asked_to_stop = false;
@@ -98,7 +89,7 @@ LearnedResult in_stages(const Target& target, const Tolerances& tolerances,
   const auto fit = [&](const Tolerances& to, Index stages) {
     const Index left = std::max(Index(0), options.max_steps - sum.steps);
     stage.max_steps = std::min(stage.max_steps, (left + stages - 1) / stages);
-    stage.time_limit = std::max(0.0, options.time_limit - clock.passed());
+    stage.time_limit = std::max(0.0, options.time_limit - stopwatch.seconds());
     head = learned::fit_stage(target, to, stage, run);
     stage.start = GivenHead{heads_of(head.q), heads_of(head.k)};
   };
@@ -128,12 +119,13 @@ LearnedResult in_stages(const Target& target, const Tolerances& tolerances,
 
 // Gives the rows that are left exact queries. If there is no time for all of them, none gets one.
 void polish(const Target& target, const Tolerances& tolerances, const LearnedOptions& options,
-            const Seconds& clock, const Run& run, LearnedResult& result) {
+            const Stopwatch& stopwatch, const Run& run, LearnedResult& result) {
   struct OutOfTime {};
-  const double limit = std::max(options.time_limit, clock.passed() + learned::Settings::overtime);
+  const double limit =
+      std::max(options.time_limit, stopwatch.seconds() + learned::Settings::overtime);
   const Run timed{run.threads, [&] {
     if (run.poll) run.poll();
-    if (clock.passed() > limit) throw OutOfTime();
+    if (stopwatch.seconds() > limit) throw OutOfTime();
   }, run.helpers};
   const Interruptible here(timed.poll);
   const std::size_t before = result.failed_rows.size();
@@ -166,17 +158,14 @@ LearnedResult fit_learned(const Target& target, const Tolerances& tolerances,
     return nothing;
   }
   // At small n a step takes a fraction of a millisecond, so all steps share one pool of threads.
-  const int threads = run.thread_count(target.n);
-  WorkerPool helpers(threads - 1);
-  Run pooled{threads, run.poll};
-  pooled.helpers = &helpers;
-  const Seconds clock;
-  LearnedResult result = in_stages(target, tolerances, options, clock, pooled);
+  const PooledRun pooled(run, run.thread_count(target.n));
+  const Stopwatch stopwatch;
+  LearnedResult result = in_stages(target, tolerances, options, stopwatch, pooled);
   const auto left = static_cast<double>(result.failed_rows.size());
   const bool are_few = left > 0 && left <= options.polished_share * static_cast<double>(target.n);
   const bool is_free = !options.storage && !tolerances.limits_logits();
   if (are_few && is_free && result.status != LearnedStatus::Stopped) {
-    polish(target, tolerances, options, clock, pooled, result);
+    polish(target, tolerances, options, stopwatch, pooled, result);
   }
   return result;
 }

@@ -62,7 +62,6 @@ T pack_queries(HeadRows<T>& queries, const LogitSource<T>& source, Index head, I
   return largest;
 }
 
-namespace detail {
 namespace {
 
 // Packs the keys of a panel. Returns the largest |entry|.
@@ -124,11 +123,6 @@ PackedKeys<T>::PackedKeys(const LogitSource<T>& source, Index first_head, Index 
   }
 }
 
-template class PackedKeys<float>;
-template class PackedKeys<double>;
-
-}  // namespace detail
-
 template void throw_nonfinite(const char*, Index, Index, Index, Index, float);
 template RowView<float> checked_row(const char*, HeadRows<float>&, Index, Index, float&);
 template float pack_queries(HeadRows<float>&, const LogitSource<float>&, Index, Index, Index,
@@ -137,5 +131,7 @@ template void throw_nonfinite(const char*, Index, Index, Index, Index, double);
 template RowView<double> checked_row(const char*, HeadRows<double>&, Index, Index, double&);
 template double pack_queries(HeadRows<double>&, const LogitSource<double>&, Index, Index, Index,
                              double*, Checkpoints&);
+template class PackedKeys<float>;
+template class PackedKeys<double>;
 
 }  // namespace headfit

@@ -24,8 +24,6 @@ template <class T>
 T pack_queries(HeadRows<T>& queries, const LogitSource<T>& source, Index head, Index first,
                Index count, T* out, Checkpoints& checkpoints);
 
-namespace detail {
-
 // The keys of a few heads, packed by all threads, and the largest |entry| of each head. Keys are the
 // columns of panels: panel p holds depth x Blocking::panel entries, for the keys from
 // p * Blocking::panel on. Places beyond the last key are zero. The stream reads them again for every
@@ -50,5 +48,4 @@ class PackedKeys {
   Buffer<T> data_;
 };
 
-}  // namespace detail
 }  // namespace headfit

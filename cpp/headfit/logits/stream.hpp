@@ -231,7 +231,7 @@ static_assert(Blocking<float>::tile_rows == Blocking<double>::tile_rows);
 // Streams the logits of the heads whose keys are packed through folds made by make_fold(),
 // one for each thread: for callers that ask the same keys again and again.
 template <class T, class MakeFold>
-void stream_tiles(const LogitSource<T>& source, const detail::PackedKeys<T>& keys, const Run& run,
+void stream_tiles(const LogitSource<T>& source, const PackedKeys<T>& keys, const Run& run,
                   MakeFold&& make_fold) {
   using Fold = decltype(make_fold());
   if constexpr (detail::check_fold<Fold, T>()) {
@@ -258,7 +258,7 @@ void stream_tiles(const LogitSource<T>& source, const Run& run, MakeFold&& make_
   const Index heads_at_once = std::max<Index>(1, fitting);
   for (Index head = 0; head < source.k.count; head += heads_at_once) {
     const Index heads = std::min(heads_at_once, source.k.count - head);
-    detail::PackedKeys<T> keys(source, head, heads, run);
+    PackedKeys<T> keys(source, head, heads, run);
     extras.pack(head, heads, run);
     stream_tiles(source, keys, run, make_fold);
   }
@@ -270,7 +270,7 @@ template <class T>
 class LogitReader : private detail::BlockSource<T> {
  public:
   // The source and its packed keys must outlive this object.
-  LogitReader(const LogitSource<T>& source, const detail::PackedKeys<T>& keys)
+  LogitReader(const LogitSource<T>& source, const PackedKeys<T>& keys)
       : detail::BlockSource<T>(source, keys, Blocking<T>::tile_rows) {}
 
   // Writes the logits of a block, for its columns; these begin at a whole panel. Rows lie `stride`

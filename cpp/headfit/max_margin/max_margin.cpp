@@ -151,7 +151,7 @@ class OpenRows {
   MaxMarginRows& out_;
   std::vector<double> log_weights_;
   LogitSource<double> source_;
-  detail::PackedKeys<double> packed_;
+  PackedKeys<double> packed_;
   std::vector<RowSolver> solvers_;
   std::vector<std::size_t> free_;       // solvers that have no row
   Index next_ = 0;                      // the next row to solve

@@ -62,8 +62,7 @@ class ViolatorFold {
 
 }  // namespace
 
-void find_violators(const ViolatorSearch& search, detail::PackedKeys<double>& keys,
-                    const Run& run) {
+void find_violators(const ViolatorSearch& search, const PackedKeys<double>& keys, const Run& run) {
   stream_tiles(search.source, keys, run, [&] { return ViolatorFold(search); });
 }
 

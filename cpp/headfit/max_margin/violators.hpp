@@ -24,7 +24,7 @@ struct ViolatorSearch {
 };
 
 // Scans all keys, which are packed already.
-void find_violators(const ViolatorSearch& search, detail::PackedKeys<double>& keys, const Run& run);
+void find_violators(const ViolatorSearch& search, const PackedKeys<double>& keys, const Run& run);
 // The same; packs the keys for this one scan.
 void find_violators(const ViolatorSearch& search, const Run& run);
 

@@ -88,7 +88,7 @@ class TargetRows {
   std::vector<double> entropy_;
   std::vector<double> log_sum_;  // of exp(logits), or of a row of the matrix
   Index attending_ = 0;
-  std::optional<detail::PackedKeys<T>> keys_;  // if the target is attention
+  std::optional<PackedKeys<T>> keys_;  // if the target is attention
 };
 
 }  // namespace soft

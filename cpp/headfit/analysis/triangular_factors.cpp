@@ -17,6 +17,7 @@ constexpr double no_length = 1e-280;
 
 // Householder reflections turn the block below an upper triangle into zeros (Golub and Van Loan,
 // Matrix Computations, section 5.2): the triangle becomes that of both. The block is overwritten.
+// Eigen's decomposition of both together would not know of the zeros in the triangle.
 void fold_into(Triangle& triangle, Eigen::Ref<Columns> block) {
   const Index d = triangle.cols();
   for (Index j = 0; j < d; ++j) {

@@ -136,7 +136,7 @@ class ApplyFold {
     const Index groups = round_up(block.count, B::row_group) / B::row_group;
     const RowGroup<T> weights{tile.data, tile.stride};
     for (Index p = 0; p < values_.panels(); ++p) {
-      pace_.after(groups * B::row_group * B::panel * tile.cols);
+      checkpoints_.after(groups * B::row_group * B::panel * tile.cols);
       multiply_panel<Product::added>(groups, tile.cols, weights, values_.at(head, p, tile.col),
                                      sum(0) + p * B::panel, width());
     }
@@ -147,7 +147,7 @@ class ApplyFold {
   Index group_;
   Index cols_;
   OutHeads<T> out_;
-  Checkpoints pace_;
+  Checkpoints checkpoints_;
   std::vector<OnlineSum<T>> rows_;
   Buffer<T> sums_;
 };

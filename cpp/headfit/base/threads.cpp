@@ -6,7 +6,6 @@
 #include <mutex>
 #include <thread>
 
-#include "headfit/base/joining_threads.hpp"
 #include "headfit/base/worker_pool.hpp"
 
 namespace headfit {

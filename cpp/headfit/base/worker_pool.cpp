@@ -1,7 +1,5 @@
 #include "headfit/base/worker_pool.hpp"
 
-#include <thread>
-
 namespace headfit {
 namespace {
 

@@ -4,14 +4,39 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
-
-#include "headfit/base/joining_threads.hpp"
+#include <thread>
+#include <utility>
+#include <vector>
 #include "headfit/base/threads.hpp"
 
 namespace headfit {
+
+// Threads that are joined when the object ends. std::jthread would do the same, but libc++, the
+// standard library of macOS, has had it by default since its version 20 only.
+class JoiningThreads {
+ public:
+  JoiningThreads() = default;
+  JoiningThreads(const JoiningThreads&) = delete;
+  JoiningThreads& operator=(const JoiningThreads&) = delete;
+  ~JoiningThreads() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void reserve(std::size_t count) { threads_.reserve(count); }
+
+  // Throws std::system_error where the system has no more threads to give.
+  template <class Work>
+  void start(Work&& work) {
+    threads_.emplace_back(std::forward<Work>(work));
+  }
+
+ private:
+  std::vector<std::thread> threads_;
+};
 
 class WorkerPool {
  public:

@@ -2,7 +2,7 @@
 // made for the small inner dimensions of attention heads.
 #pragma once
 
-#include "headfit/simd/comparisons.hpp"
+#include "headfit/simd/bits.hpp"
 
 namespace headfit {
 

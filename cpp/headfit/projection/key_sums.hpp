@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "headfit/simd/signs.hpp"
+#include "headfit/simd/bits.hpp"
 
 namespace headfit {
 

@@ -4,7 +4,7 @@
 #include <bit>
 #include <numbers>
 
-#include "headfit/simd/signs.hpp"
+#include "headfit/simd/bits.hpp"
 
 namespace headfit {
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "headfit/simd/packet.hpp"
 
@@ -78,10 +79,12 @@ void MostViolated::list_worst(double allowed, int begin, int end) {
   using simd::pcmp_lt, simd::pselect;
   constexpr int width = static_cast<int>(simd::lanes<double>);
   constexpr int packets = lanes / width;
+  alignas(64) std::array<double, lanes> slacks, numbers;
+  std::iota(numbers.begin(), numbers.end(), begin);
   std::array<simd::Packet<double>, packets> worst, number, at;
   for (int i = 0; i < packets; ++i) {
     worst[i] = simd::fill<double>(-allowed);
-    at[i] = simd::plset<simd::Packet<double>>(begin + i * width);
+    at[i] = simd::load(numbers.data() + i * width);
   }
   number = at;
   for (int first = begin; first < end; first += lanes) {
@@ -93,7 +96,6 @@ void MostViolated::list_worst(double allowed, int begin, int end) {
       at[i] = simd::padd(at[i], simd::fill<double>(lanes));
     }
   }
-  alignas(64) std::array<double, lanes> slacks, numbers;
   for (int i = 0; i < packets; ++i) {
     simd::store(slacks.data() + i * width, worst[i]);
     simd::store(numbers.data() + i * width, number[i]);

@@ -1,5 +1,5 @@
 // The vector operations of the hot loops, written with Eigen's packets. They compile to the vector
-// instructions of the CPU level, or to scalar code where it has none.
+// instructions of the CPU level.
 #pragma once
 
 #include <limits>
@@ -12,30 +12,40 @@
 
 namespace headfit::simd {
 
-// Eigen's operations on packets are internal to it: other versions may name them otherwise. Only
-// this room names them as Eigen does; others use the names below.
-namespace ei = Eigen::internal;
-using ei::padd, ei::pcmp_eq, ei::pcmp_lt, ei::pdiv, ei::pfirst, ei::plset, ei::pmadd, ei::pmax;
-using ei::pmin, ei::pmul, ei::predux, ei::predux_max, ei::predux_min, ei::prefetch, ei::pselect;
-using ei::psqrt, ei::psub;
+// Eigen's operations on vectors ("packets") are internal to it, and other versions may name them
+// otherwise. Therefore cmake/Eigen.cmake bounds the version, and no other file names an internal of
+// Eigen: what the core uses of them is listed here.
+using Eigen::internal::packet_traits, Eigen::internal::unpacket_traits;
+using Eigen::internal::PacketBlock, Eigen::internal::ptranspose;  // a square of packets
+using Eigen::internal::padd, Eigen::internal::pdiv, Eigen::internal::pmadd, Eigen::internal::pmul;
+using Eigen::internal::pand, Eigen::internal::pcmp_eq, Eigen::internal::pcmp_lt;
+using Eigen::internal::pfirst, Eigen::internal::predux, Eigen::internal::predux_max;
+using Eigen::internal::ploadu, Eigen::internal::pstoreu;
+using Eigen::internal::pmax, Eigen::internal::pmin, Eigen::internal::pselect;
+using Eigen::internal::pnegate, Eigen::internal::psqrt, Eigen::internal::psub;
+using Eigen::internal::predux_min;
+using Eigen::internal::prefetch, Eigen::internal::pset1;
+// Powers of two, where there is no AVX-512.
+using Eigen::internal::parithmetic_shift_right, Eigen::internal::pcast, Eigen::internal::pldexp;
+using Eigen::internal::plogical_shift_left, Eigen::internal::preinterpret;
 
 template <class T>
-using Packet = typename ei::packet_traits<T>::type;
+using Packet = typename packet_traits<T>::type;
 
 template <class T>
-inline constexpr Index lanes = ei::unpacket_traits<Packet<T>>::size;
+inline constexpr Index lanes = unpacket_traits<Packet<T>>::size;
 
 template <class T>
 Packet<T> fill(T x) {
-  return ei::pset1<Packet<T>>(x);
+  return pset1<Packet<T>>(x);
 }
 template <class T>
 Packet<T> load(const T* p) {
-  return ei::ploadu<Packet<T>>(p);
+  return ploadu<Packet<T>>(p);
 }
 template <class T>
 void store(T* p, const Packet<T>& x) {
-  ei::pstoreu(p, x);
+  pstoreu(p, x);
 }
 
 // Constants of exp(r) = 1 + r + r^2 P(r) for |r| <= ln(2)/2, where P interpolates at Chebyshev
@@ -77,37 +87,37 @@ struct ExpConstants<double> {
 #if defined(EIGEN_VECTORIZE_AVX512)
 inline constexpr bool masks_small_powers = true;  // NaN becomes 0 too, where e is -inf
 inline Packet<float> times_power_of_two(const Packet<float>& x, const Packet<float>& e) {
-  const auto rest = _mm512_set1_ps(ExpConstants<float>::rounds_to_zero);
-  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(e, rest, _CMP_GE_OQ), x, e);
+  const auto least = _mm512_set1_ps(ExpConstants<float>::rounds_to_zero);
+  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(e, least, _CMP_GE_OQ), x, e);
 }
 inline Packet<double> times_power_of_two(const Packet<double>& x, const Packet<double>& e) {
-  const auto rest = _mm512_set1_pd(ExpConstants<double>::rounds_to_zero);
-  return _mm512_maskz_scalef_pd(_mm512_cmp_pd_mask(e, rest, _CMP_GE_OQ), x, e);
+  const auto least = _mm512_set1_pd(ExpConstants<double>::rounds_to_zero);
+  return _mm512_maskz_scalef_pd(_mm512_cmp_pd_mask(e, least, _CMP_GE_OQ), x, e);
 }
 #else
 inline constexpr bool masks_small_powers = false;
 namespace detail {
 // Multiplies in two steps, so that results below the normal range are rounded only once.
 inline Packet<float> scaled(const Packet<float>& x, const Packet<float>& e) {
-  using Bits = typename ei::unpacket_traits<Packet<float>>::integer_packet;
-  const Bits n = ei::pcast<Packet<float>, Bits>(e);
-  const Bits half = ei::parithmetic_shift_right<1>(n);
-  const Bits bias = ei::pset1<Bits>(127);
+  using Bits = typename unpacket_traits<Packet<float>>::integer_packet;
+  const Bits n = pcast<Packet<float>, Bits>(e);
+  const Bits half = parithmetic_shift_right<1>(n);
+  const Bits bias = pset1<Bits>(127);
   const auto power = [&](const Bits& k) {
-    return ei::preinterpret<Packet<float>>(ei::plogical_shift_left<23>(ei::padd(k, bias)));
+    return preinterpret<Packet<float>>(plogical_shift_left<23>(padd(k, bias)));
   };
-  return ei::pmul(ei::pmul(x, power(half)), power(ei::psub(n, half)));
+  return pmul(pmul(x, power(half)), power(psub(n, half)));
 }
 inline Packet<double> scaled(const Packet<double>& x, const Packet<double>& e) {
-  return ei::pldexp(x, e);
+  return pldexp(x, e);
 }
 }  // namespace detail
 template <class P>
 P times_power_of_two(const P& x, const P& e) {
-  using T = typename ei::unpacket_traits<P>::type;
+  using T = typename unpacket_traits<P>::type;
   using C = ExpConstants<T>;
-  const P kept = ei::pselect(ei::pcmp_lt(e, fill<T>(C::rounds_to_zero)), fill<T>(T(0)), x);
-  return detail::scaled(kept, ei::pmax(e, fill<T>(C::lowest_exponent)));
+  const P kept = pselect(pcmp_lt(e, fill<T>(C::rounds_to_zero)), fill<T>(T(0)), x);
+  return detail::scaled(kept, pmax(e, fill<T>(C::lowest_exponent)));
 }
 #endif
 
@@ -139,17 +149,17 @@ class ShiftedExp {
   EIGEN_ALWAYS_INLINE Packet<T> operator()(const Packet<T>& x) const {
     // Clamping at the floor keeps everything below finite. It is not needed where lanes with tiny
     // results are masked anyhow.
-    Packet<T> y = ei::psub(x, subtract_);
-    if constexpr (!masks_small_powers) y = ei::pmax(y, floor_);
+    Packet<T> y = psub(x, subtract_);
+    if constexpr (!masks_small_powers) y = pmax(y, floor_);
     const Packet<T> magic = fill<T>(C::round_to_integer);
-    const Packet<T> n = ei::psub(ei::pmadd(y, fill<T>(T(1.4426950408889634)), magic), magic);
-    Packet<T> r = ei::pmadd(n, fill<T>(-C::ln2_high), y);
-    r = ei::pmadd(n, fill<T>(-C::ln2_low), r);
+    const Packet<T> n = psub(pmadd(y, fill<T>(T(1.4426950408889634)), magic), magic);
+    Packet<T> r = pmadd(n, fill<T>(-C::ln2_high), y);
+    r = pmadd(n, fill<T>(-C::ln2_low), r);
     Packet<T> p = fill<T>(C::p[0]);
-    for (std::size_t i = 1; i < std::size(C::p); ++i) p = ei::pmadd(p, r, fill<T>(C::p[i]));
-    p = ei::pmadd(ei::pmul(r, r), p, r);
-    p = ei::padd(p, fill<T>(T(1)));
-    return times_power_of_two(p, ei::psub(n, exponent_));
+    for (std::size_t i = 1; i < std::size(C::p); ++i) p = pmadd(p, r, fill<T>(C::p[i]));
+    p = pmadd(pmul(r, r), p, r);
+    p = padd(p, fill<T>(T(1)));
+    return times_power_of_two(p, psub(n, exponent_));
   }
 
  private:

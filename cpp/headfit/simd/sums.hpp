@@ -13,7 +13,7 @@ namespace headfit {
 // at a time.
 EIGEN_ALWAYS_INLINE void add_wide(double* to, const simd::Packet<float>& x) {
   [[maybe_unused]] const auto add = [to](Index l, const simd::Packet<double>& part) {
-    simd::store(to + l, simd::ei::padd(simd::load(to + l), part));
+    simd::store(to + l, simd::padd(simd::load(to + l), part));
   };
 #if defined(EIGEN_VECTORIZE_AVX512)
   add(0, _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
@@ -75,12 +75,11 @@ class PacketSum {
  public:
   EIGEN_ALWAYS_INLINE void add(Index place, const simd::Packet<T>& term) {
     auto& sum = sums_[place];
-    const auto next = simd::ei::padd(sum, term);
+    const auto next = simd::padd(sum, term);
     if constexpr (sizeof(T) == 8) {
-      namespace ei = simd::ei;
-      const auto part = ei::psub(next, sum);
-      const auto lost = ei::padd(ei::psub(sum, ei::psub(next, part)), ei::psub(term, part));
-      carried_ = ei::padd(carried_, lost);
+      const auto part = simd::psub(next, sum);
+      const auto lost = simd::padd(simd::psub(sum, simd::psub(next, part)), simd::psub(term, part));
+      carried_ = simd::padd(carried_, lost);
     }
     sum = next;
   }
@@ -90,8 +89,7 @@ class PacketSum {
       for (const auto& sum : sums_) total.add(sum);
       total.add(carried_);
     } else {
-      namespace ei = simd::ei;
-      total.add(ei::padd(ei::padd(sums_[0], sums_[1]), ei::padd(sums_[2], sums_[3])));
+      total.add(simd::padd(simd::padd(sums_[0], sums_[1]), simd::padd(sums_[2], sums_[3])));
     }
     for (auto& sum : sums_) sum = simd::fill<T>(T(0));
     carried_ = simd::fill<T>(T(0));

@@ -1,5 +1,7 @@
 #include "headfit/learned/grid_rounding.hpp"
 
+#include "headfit/descent/cholesky.hpp"
+
 namespace headfit::learned {
 namespace {
 
@@ -38,14 +40,12 @@ void NearestPlane::factorise(const RowSums& sums) {
   double trace = 0;
   for (Index a = 0; a < dim_; ++a) trace += static_cast<double>(sums.curvature_row(a)[a]);
   const double damping = Settings::rounding_damping * trace / static_cast<double>(dim_) + 1e-12;
-  for (Index a = 0; a < dim_; ++a) {
-    for (Index b = 0; b <= a; ++b) {
-      double v = static_cast<double>(sums.curvature_row(a)[b]) + (a == b ? damping : 0);
-      for (Index c = 0; c < b; ++c) v -= factor(a, c) * factor(b, c);
-      factor(a, b) = a == b ? std::sqrt(std::max(v, damping * 1e-3)) : v / factor(b, b);
-    }
-    checkpoints_.after(a * a / 2);
-  }
+  descent::cholesky(dim_, [&](Index a, Index b) {
+    return static_cast<double>(sums.curvature_row(a)[b]) + (a == b ? damping : 0);
+  }, [&](Index a, Index b) { return factor(a, b); }, [&](Index a, Index b, double v) {
+    factor(a, b) = a == b ? std::sqrt(std::max(v, damping * 1e-3)) : v / factor(b, b);
+  });
+  checkpoints_.after(dim_ * dim_ * dim_ / 6);
 }
 
 void NearestPlane::round(const RowSums& sums, const Grid& grid, float* row) {

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cmath>
 
+#include "headfit/descent/cholesky.hpp"
+
 namespace headfit::learned {
 namespace {
 
@@ -15,17 +17,12 @@ Pack product_taken(const Pack& v, const float* x, const float* y) {  // v - x y
 
 // H = L L^T in place, with reciprocals on the diagonal.
 void factor(Index dim, const Pack& smallest_pivot, float* h) {
-  for (Index a = 0; a < dim; ++a) {
-    for (Index b = 0; b < a; ++b) {
-      Pack v = simd::load(h + at(a, b));
-      for (Index c = 0; c < b; ++c) v = product_taken(v, h + at(a, c), h + at(b, c));
-      simd::store(h + at(a, b), simd::pmul(v, simd::load(h + at(b, b))));
-    }
-    Pack v = simd::load(h + at(a, a));
-    for (Index c = 0; c < a; ++c) v = product_taken(v, h + at(a, c), h + at(a, c));
-    simd::store(h + at(a, a),
-                simd::pdiv(simd::fill(1.0f), simd::psqrt(simd::pmax(v, smallest_pivot))));
-  }
+  const auto entry = [h](Index a, Index b) { return simd::load(h + at(a, b)); };
+  descent::cholesky(dim, entry, entry, [&](Index a, Index b, const Pack& v) {
+    simd::store(h + at(a, b),
+                a == b ? simd::pdiv(simd::fill(1.0f), simd::psqrt(simd::pmax(v, smallest_pivot)))
+                       : simd::pmul(v, entry(b, b)));
+  });
 }
 
 // y = (L L^T)^-1 y; returns the sum of its squares.

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "headfit/descent/cholesky.hpp"
 #include "headfit/descent/feature_sums.hpp"
 
 namespace headfit::soft {
@@ -54,15 +55,12 @@ void Preconditioner<T>::factor(const Matrix<T>& curvature, Index row, double mea
                          static_cast<double>(std::numeric_limits<T>::min());
   // The least pivot, where rounding made it smaller.
   const T smallest = static_cast<T>(1e-3 * damping);
-  for (Index a = 0; a < dim_; ++a) {
-    T* la = l + a * dim_;
-    for (Index b = 0; b <= a; ++b) {
-      const T* lb = l + b * dim_;
-      T v = h[descent::triangle(a) + b] + (a == b ? static_cast<T>(damping) : T(0));
-      for (Index c = 0; c < b; ++c) v -= la[c] * lb[c];
-      la[b] = a == b ? 1 / std::sqrt(std::max(v, smallest)) : v * lb[b];
-    }
-  }
+  const auto lower = [&](Index a, Index b) -> T& { return l[a * dim_ + b]; };
+  descent::cholesky(dim_, [&](Index a, Index b) {
+    return h[descent::triangle(a) + b] + (a == b ? static_cast<T>(damping) : T(0));
+  }, lower, [&](Index a, Index b, T v) {
+    lower(a, b) = a == b ? 1 / std::sqrt(std::max(v, smallest)) : v * lower(b, b);
+  });
 }
 
 template <class T>

@@ -163,14 +163,12 @@ void check_shape(const Target& target, const Heads<T>& matrix) {
 
 template <class T>
 void check_entry(T value, bool allowed, Index row, Index col) {
-  const std::string place = " at row " + std::to_string(row) + ", column " + std::to_string(col);
-  if (!(value >= 0 && std::isfinite(value))) {
-    throw NonFiniteError("matrix must have finite entries >= 0; got " + std::to_string(value) +
-                         place);
-  }
-  if (!allowed && value != 0) {
-    throw InputError("matrix must be 0 where masked; got " + std::to_string(value) + place);
-  }
+  const bool is_weight = value >= 0 && value <= std::numeric_limits<T>::max();
+  if (is_weight && (allowed || value == 0)) return;
+  const std::string came =
+      std::to_string(value) + " at row " + std::to_string(row) + ", column " + std::to_string(col);
+  if (!is_weight) throw NonFiniteError("matrix must have finite entries >= 0; got " + came);
+  throw InputError("matrix must be 0 where masked; got " + came);
 }
 
 template <class Row>
@@ -183,8 +181,11 @@ void judge_row(const Target& target, const Row& m, Index i, const Tolerances& to
   Index leak_column = -1;
   std::size_t p = 0;
   const auto at = static_cast<std::size_t>(i);
+  const ColumnRange open = target.mask.range(0, i, target.n, target.n);
+  const bool has_pattern = target.mask.has_pattern();
   for (Index j = 0; j < target.n; ++j) {
-    const bool allowed = target.mask.allows(0, i, j, target.n, target.n);
+    const bool allowed = j >= open.begin && j < open.end &&
+                         (!has_pattern || target.mask.allows(0, i, j, target.n, target.n));
     check_entry(m[j], allowed, i, j);
     const double value = static_cast<double>(m[j]);
     if (p < columns.size() && columns[p] == j) {

@@ -44,9 +44,7 @@ void find_runs(const Mask& mask, Index head, Index row, Index rows, Index cols,
   };
   const ColumnRange open = mask.range(head, row, rows, cols);
   if (mask.sparse_offsets) {
-    for (Offset p = mask.sparse_offsets[row]; p < mask.sparse_offsets[row + 1]; ++p) {
-      add_if_allowed(mask.sparse_columns[p]);
-    }
+    for (const Column col : mask.sparse_row(row)) add_if_allowed(col);
   } else if (mask.has_pattern()) {
     for (Index col = open.begin; col < open.end; ++col) add_if_allowed(col);
   } else {

@@ -48,6 +48,9 @@ struct Mask {
   bool is_open() const { return !left && !right && !has_pattern() && !key_lengths; }
   // Whether single positions within the range of a row may be masked.
   bool has_pattern() const { return dense || sparse_offsets || keys; }
+  std::span<const Column> sparse_row(Index row) const {
+    return {sparse_columns + sparse_offsets[row], sparse_columns + sparse_offsets[row + 1]};
+  }
   bool has_key(Index head, Index col) const {
     return !keys || bytes_of(keys)[head * keys_head + col * keys_col] != 0;
   }
@@ -66,9 +69,9 @@ struct Mask {
     const Index at = head * dense_head + row * dense_row + col * dense_col;
     if (dense && bytes_of(dense)[at] == 0) return false;
     if (!has_key(head, col)) return false;
-    return !sparse_offsets ||
-           std::binary_search(sparse_columns + sparse_offsets[row],
-                              sparse_columns + sparse_offsets[row + 1], static_cast<Column>(col));
+    if (!sparse_offsets) return true;
+    const auto columns = sparse_row(row);
+    return std::binary_search(columns.begin(), columns.end(), static_cast<Column>(col));
   }
 };
 

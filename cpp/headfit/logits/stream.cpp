@@ -25,6 +25,20 @@ void BlockSource<T>::open(const RowBlock& block) {
                       std::max(keys_.max_abs(block.head / source_.group), 1.0) *
                       std::max(std::abs(source_.scale), 1.0);
   may_overflow_ = !(size < static_cast<double>(std::numeric_limits<T>::max()) / 16);
+  if (source_.mask.sparse_offsets) find_allowed_tiles(block);
+}
+
+template <class T>
+void BlockSource<T>::find_allowed_tiles(const RowBlock& block) {
+  const Index cols = block.col_end - block.col_begin;
+  allowed_tiles_.assign(static_cast<std::size_t>(round_up(cols, B::tile_cols) / B::tile_cols),
+                        false);
+  for (Index r = 0; r < block.count; ++r) {
+    for (const Column col : source_.mask.sparse_row(source_.row_at(block.first + r))) {
+      if (col < block.col_begin || col >= block.col_end) continue;  // outside the window too
+      allowed_tiles_[static_cast<std::size_t>((col - block.col_begin) / B::tile_cols)] = true;
+    }
+  }
 }
 
 template <class T>
@@ -33,9 +47,15 @@ void BlockSource<T>::set_columns(RowBlock& block) const {
   Index end = 0;
   block.shared = {0, source_.k.rows};
   for (Index r = 0; r < block.count; ++r) {
-    const ColumnRange open = source_.mask.range(block.head, source_.row_at(block.first + r),
-                                                source_.q.rows, source_.k.rows);
+    const Index row = source_.row_at(block.first + r);
+    ColumnRange open = source_.mask.range(block.head, row, source_.q.rows, source_.k.rows);
     block.shared = {std::max(block.shared.begin, open.begin), std::min(block.shared.end, open.end)};
+    if (source_.mask.sparse_offsets) {
+      const auto columns = source_.mask.sparse_row(row);
+      if (columns.empty()) continue;
+      open = {std::max<Index>(open.begin, columns.front()),
+              std::min<Index>(open.end, columns.back() + Index(1))};
+    }
     if (open.begin >= open.end) continue;
     begin = std::min(begin, open.begin);
     end = std::max(end, open.end);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <vector>
 
 #include "headfit/logits/fold.hpp"
 #include "headfit/logits/microkernel.hpp"
@@ -45,6 +46,12 @@ class BlockSource {
   Tile<T> own_tile(const RowBlock& block, Index col, Index cols);
   // Computes the logits of a tile of the current block.
   void fill(const RowBlock& block, const Tile<T>& tile);
+  // Whether a sparse mask allows no row of the current block any of the columns from `col` to the
+  // next multiple of a tile's columns from the block's first one.
+  bool is_masked(const RowBlock& block, Index col) const {
+    return source_.mask.sparse_offsets &&
+           !allowed_tiles_[static_cast<std::size_t>((col - block.col_begin) / B::tile_cols)];
+  }
 
   Index groups(const RowBlock& block) const {
     return round_up(block.count, B::row_group) / B::row_group;
@@ -64,12 +71,14 @@ class BlockSource {
 
  private:
   void set_columns(RowBlock& block) const;
+  void find_allowed_tiles(const RowBlock& block);
 
   const PackedKeys<T>& keys_;
   HeadRows<T> query_rows_;
   TileFinisher<T> finisher_;
   Index block_rows_;
   Buffer<T> queries_;
+  std::vector<bool> allowed_tiles_;  // of the current block, in which a sparse mask has entries
   bool may_overflow_ = false;  // whether products of the current block may overflow
 };
 
@@ -139,7 +148,14 @@ class BlockWorker : private BlockSource<T> {
 
   void send_tiles(const RowBlock& block, const ColumnRange& cols) {
     for (Index col = cols.begin; col < cols.end; col += B::tile_cols) {
+      // Masked tiles are not computed; folds of whole rows get them as -inf.
+      const bool is_masked = this->is_masked(block, col);
+      if (is_masked && !has_destination) continue;
       const Tile<T> tile = make_tile(block, col, std::min(B::tile_cols, cols.end - col));
+      if (is_masked) {
+        hide(tile);
+        continue;
+      }
       this->fill(block, tile);
       if constexpr (has_limits<Fold> && !has_sums<Fold>) {
         search<T>(block, tile, fold_);
@@ -191,8 +207,17 @@ class BlockWorker : private BlockSource<T> {
     for (Index i = 0; i < count; i += 64 / Index(sizeof(T))) simd::prefetch(keys + i);
   }
 
+  static constexpr bool has_destination =
+      requires(Fold& fold, const RowBlock& block) { fold.destination(block, Index{}); };
+
+  static void hide(const Tile<T>& tile) {
+    for (Index r = 0; r < tile.count; ++r) {
+      std::fill_n(tile.row(r), tile.padded_cols(), -std::numeric_limits<T>::infinity());
+    }
+  }
+
   Tile<T> make_tile(const RowBlock& block, Index col, Index cols) {
-    if constexpr (requires { fold_.destination(block, Index{}); }) {
+    if constexpr (has_destination) {
       const Index stride = round_up(block.col_end - block.col_begin, B::panel);
       return {fold_.destination(block, stride) + (col - block.col_begin), stride, block.count, col,
               cols};

@@ -107,17 +107,14 @@ void TileFinisher<T>::apply_keys(const RowBlock& block, const Tile<T>& tile, T* 
 
 template <class T>
 void TileFinisher<T>::apply_sparse(const Tile<T>& tile, Index row, T* x) const {
-  const Mask& m = source_.mask;
-  const Column* last = m.sparse_columns + m.sparse_offsets[row + 1];
-  const Column* next = std::lower_bound(m.sparse_columns + m.sparse_offsets[row], last,
-                                        static_cast<Column>(tile.col));
-  for (Index c = 0; c < tile.cols; ++c) {
-    if (next != last && *next == tile.col + c) {
-      ++next;
-    } else {
-      x[c] = hidden<T>;
-    }
+  const auto columns = source_.mask.sparse_row(row);
+  auto next = std::lower_bound(columns.begin(), columns.end(), static_cast<Column>(tile.col));
+  Index hide_from = 0;  // all columns of the tile before this one are settled
+  for (; next != columns.end() && *next < tile.col + tile.cols; ++next) {
+    std::fill(x + hide_from, x + (*next - tile.col), hidden<T>);
+    hide_from = *next - tile.col + 1;
   }
+  std::fill(x + hide_from, x + tile.padded_cols(), hidden<T>);
 }
 
 template class TileFinisher<float>;

@@ -24,7 +24,8 @@ class SupportCursor {
         shown_(shown) {}
 
   // Overwrites the logits of the support in this tile with -inf, so that only logits off the
-  // support are left. Returns whether there were any. The stream must show all columns.
+  // support are left. Returns whether there were any. The tiles must show all columns of the
+  // support, in ascending order.
   template <class T>
   bool hide(T* x, const Tile<T>& tile) {
     const Column* before = next_;

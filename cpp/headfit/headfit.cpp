@@ -23,9 +23,9 @@ Pattern::Pattern(const Eigen::SparseMatrix<double, Eigen::RowMajor>& weights, co
     throw InputError("a pattern must be a square matrix; got " + std::to_string(weights.rows()) +
                      " x " + std::to_string(weights.cols()));
   }
-  using Entry = Eigen::SparseMatrix<double, Eigen::RowMajor>::InnerIterator;
+  using Nonzero = Eigen::SparseMatrix<double, Eigen::RowMajor>::InnerIterator;
   for (Index i = 0; i < weights.rows(); ++i) {
-    for (Entry entry(weights, i); entry; ++entry) {
+    for (Nonzero entry(weights, i); entry; ++entry) {
       if (entry.value() == 0) continue;
       columns_.push_back(static_cast<Column>(entry.col()));
       weights_.push_back(entry.value());

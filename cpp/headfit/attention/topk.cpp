@@ -117,11 +117,11 @@ class TopkFold {
 
  private:
   using B = Blocking<T>;
-  using Entry = Scored<T, Index>;
+  using Ranked = Scored<T, Index>;
   static constexpr Index settled_cols = B::sum_panels * B::panel;
 
   struct Row {
-    BestFew<Entry> best;
+    BestFew<Ranked> best;
     OnlineSum<T> sum;
     LaneSum<T> settled;  // what was added since the shift of the sum last moved
   };
@@ -162,7 +162,7 @@ class TopkFold {
   }
 
   // exp(score - shift) for every entry of a list.
-  const T* exponentials(const std::vector<Entry>& best, const simd::RowShift<T>& shift) {
+  const T* exponentials(const std::vector<Ranked>& best, const simd::RowShift<T>& shift) {
     const auto count = static_cast<Index>(best.size());
     T* terms = terms_.ensure(round_up(count, B::lanes));
     for (Index i = 0; i < count; ++i) terms[i] = best[static_cast<std::size_t>(i)].score;

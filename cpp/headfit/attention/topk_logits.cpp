@@ -29,7 +29,7 @@ class LargestFold {
 
   // Of equal logits the one with the lower column is kept, since columns ascend.
   void hits(const RowBlock&, Index r, Index col, const T* logits, std::uint32_t bits) {
-    BestFew<Entry>& best = best_[static_cast<std::size_t>(r)];
+    BestFew<Ranked>& best = best_[static_cast<std::size_t>(r)];
     for (; bits; bits &= bits - 1) {
       const int b = std::countr_zero(bits);
       best.push({logits[b], col + b});
@@ -52,13 +52,13 @@ class LargestFold {
   }
 
  private:
-  using Entry = Scored<T, Index>;
+  using Ranked = Scored<T, Index>;
   static constexpr T infinity = std::numeric_limits<T>::infinity();
 
   Index k_;
   OutHeads<Offset> columns_;
   OutHeads<T> logits_;
-  std::vector<BestFew<Entry>> best_;
+  std::vector<BestFew<Ranked>> best_;
   Buffer<T> limits_;
 };
 

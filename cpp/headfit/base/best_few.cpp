@@ -7,23 +7,23 @@ namespace {
 
 // A function object and not a function pointer, so that the algorithms inline the comparison.
 struct Before {
-  template <class Entry>
-  bool operator()(const Entry& a, const Entry& b) const {
+  template <class Item>
+  bool operator()(const Item& a, const Item& b) const {
     return a.before(b);
   }
 };
 
 }  // namespace
 
-template <class Entry>
-const std::vector<Entry>& BestFew<Entry>::sorted() {
+template <class Item>
+const std::vector<Item>& BestFew<Item>::sorted() {
   if (kept_.size() > most_) set_bar();
   std::sort(kept_.begin(), kept_.end(), Before{});
   return kept_;
 }
 
-template <class Entry>
-void BestFew<Entry>::set_bar() {
+template <class Item>
+void BestFew<Item>::set_bar() {
   if (is_heap()) {
     std::make_heap(kept_.begin(), kept_.end(), Before{});
     return raise_bar(kept_.front());

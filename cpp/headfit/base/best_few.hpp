@@ -1,4 +1,4 @@
-// Keeps the best few of many entries that arrive one after the other.
+// Keeps the best few of many items that arrive one after the other.
 #pragma once
 
 #include <vector>
@@ -18,11 +18,11 @@ struct Scored {
   }
 };
 
-// Up to 32 entries are kept in a heap, whose worst entry is always known. More than that are kept
+// Up to 32 items are kept in a heap, whose worst item is always known. More than that are kept
 // in a list that grows to twice the number asked for, and then drops its worse half: this takes
-// constant time per entry, where a heap would take log(most). No two entries may be equal. The
-// class is compiled for the entry types named at the end of best_few.cpp.
-template <class Entry>
+// constant time per item, where a heap would take log(most). No two items may be equal. The
+// class is compiled for the item types named at the end of best_few.cpp.
+template <class Item>
 class BestFew {
  public:
   void clear(Index most) {
@@ -31,31 +31,31 @@ class BestFew {
     kept_.clear();
   }
 
-  // Whether bar() is known: entries that do not come before it are not among the best few.
+  // Whether bar() is known: items that do not come before it are not among the best few.
   bool full() const { return full_; }
-  const Entry& bar() const { return bar_; }
-  bool wants(const Entry& e) const { return !full_ || e.before(bar_); }
+  const Item& bar() const { return bar_; }
+  bool wants(const Item& e) const { return !full_ || e.before(bar_); }
 
-  void push(const Entry& e) {
+  void push(const Item& e) {
     if (most_ == 0 || !wants(e)) return;
     if (full_ && is_heap()) return replace_worst(e);
     kept_.push_back(e);
     if (kept_.size() == (is_heap() ? most_ : 2 * most_)) set_bar();
   }
 
-  // The entries kept, best first. Nothing may be pushed after this.
-  const std::vector<Entry>& sorted();
+  // The items kept, best first. Nothing may be pushed after this.
+  const std::vector<Item>& sorted();
 
  private:
   bool is_heap() const { return most_ <= 32; }
 
-  void raise_bar(const Entry& e) {
+  void raise_bar(const Item& e) {
     bar_ = e;
     full_ = true;
   }
 
-  // Puts e in the place of the worst entry, at the front of the heap, and restores the heap order.
-  void replace_worst(const Entry& e) {
+  // Puts e in the place of the worst item, at the front of the heap, and restores the heap order.
+  void replace_worst(const Item& e) {
     std::size_t hole = 0;
     for (std::size_t child; (child = 2 * hole + 1) < most_; hole = child) {
       if (child + 1 < most_ && kept_[child].before(kept_[child + 1])) ++child;
@@ -66,13 +66,13 @@ class BestFew {
     bar_ = kept_.front();
   }
 
-  // Called when the storage is full: drops all but the best entries, and sets the bar.
+  // Called when the storage is full: drops all but the best items, and sets the bar.
   void set_bar();
 
   std::size_t most_ = 0;
   bool full_ = false;
-  Entry bar_{};
-  std::vector<Entry> kept_;
+  Item bar_{};
+  std::vector<Item> kept_;
 };
 
 }  // namespace headfit

@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
 #include "headfit/base/threads.hpp"
 
 namespace headfit {

@@ -35,8 +35,8 @@ void point_on_circle(const std::uint32_t* word, const T* radius, T* x, T* y) {
   static constexpr Turn<T> turn;
   for (int b = 0; b < blocks; ++b) {
     const std::uint32_t w = word[b] + 0x20000000u;
-    const std::int32_t rest = static_cast<std::int32_t>(w & 0x3FFFFFFFu) - 0x20000000;
-    const T t = (static_cast<T>(rest) + T(0.5)) * (T(1) / T(4294967296.0));
+    const std::int32_t part_of_turn = static_cast<std::int32_t>(w & 0x3FFFFFFFu) - 0x20000000;
+    const T t = (static_cast<T>(part_of_turn) + T(0.5)) * (T(1) / T(4294967296.0));
     const T t2 = t * t;
     T sine = turn.sine[turn.terms - 1];
     T cosine = turn.cosine[turn.terms - 1];

@@ -318,8 +318,9 @@ def test_pandas():
         ({"shares": (0.5, 1.5)}, r"shares must lie in \(0, 1\]; got 1.5"),
         ({"shares": (0.5, "all")}, "shares must lie"),
         ({"tokens": [1.0, 2.0, 3.0]}, "tokens must be integers"),
+        ({"tokens": [1]}, "tokens must be integers of shape"),
         ({"tokens": [1, 2]}, "tokens"),
-        ({"tokens": np.zeros((2, 3), int)}, "leading axes"),
+        ({"tokens": np.zeros((2, 3), int)}, "tokens must broadcast"),
         ({"mask": "bidirectional"}, "mask"),
     ],
 )

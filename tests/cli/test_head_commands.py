@@ -122,6 +122,21 @@ def test_shrink_writes_a_smaller_head(run):
     assert run("describe", "s.npz")[1] == f"s.npz: {hf.describe(expected.attention)}\n"
 
 
+def test_shrink_writes_a_mask_that_can_be_read(run):
+    seen = np.tri(N, dtype=bool)
+    target = sparse.csr_array(np.eye(N))
+    hf.fit(target, 4, mask=sparse.csr_array(seen)).save("masked.npz")
+    for line in (("one.npz", "--mask", "window:3,2"), ("one.npz", "--mask", "window:3")):
+        assert run("shrink", *line, "--dim", 2, "-o", "s.npz", "--force")[0] == 0
+        mask = ("window", (3, 2)) if "," in line[-1] else ("window", 3)
+        small = hf.shrink(**queries_and_keys(), mask=mask, dim=2, curve_dims=())
+        assert run("describe", "s.npz")[1] == f"s.npz: {hf.describe(small.attention)}\n"
+    assert run("shrink", "masked.npz", "--dim", 2, "-o", "s.npz", "--force")[0] == 0
+    assert run("describe", "s.npz")[0] == 0
+    with np.load("s.npz") as made:
+        np.testing.assert_array_equal(made["mask"], seen)
+
+
 def test_shrink_of_one_of_several_heads_and_json(run):
     line = ("shrink", "heads.npz", "--head", "1,2", "--dim", 2, "-o", "s.npz", "--json")
     status, out, _ = run(*line, "--plot", "curve.svg")

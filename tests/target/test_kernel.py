@@ -200,7 +200,7 @@ def test_kernels_in_words_and_records():
     assert repr(kernel) == "Kernel('flex-float16', weights=True)"
     assert pickle.loads(pickle.dumps(kernel)) == kernel
     assert as_kernel(json.loads(json.dumps(kernel.to_dict()))).name == "flex-float16"
-    fused = dataclasses.replace(hf.Kernel.named("eager-float16"), name="", fused=True)
+    fused = dataclasses.replace(hf.Kernel.named("eager-float16"), fused=True)
     assert (fused.name, fused.fused) == ("", True)
     assert str(fused).endswith("bias in float16, fused")
     assert hf.certify(A, hf.fit(A, 16, kernel=fused), kernel=fused).holds

@@ -154,7 +154,7 @@ def mean_of(total: NDArray[Any], count: NDArray[Any]) -> Floats:
 def _of_heads(tokens: Any, lead: tuple[int, ...], n: int) -> Counts:
     """Return the token at each position of each head, shape (heads, n)."""
     array = as_array(tokens, "tokens")
-    if array.dtype.kind not in "iu" or array.ndim < 1:
+    if array.dtype.kind not in "iu" or array.shape[-1:] != (n,):
         raise InputError(
             f"tokens must be integers of shape (..., {n}); got shape {array.shape} of {array.dtype}"
         )

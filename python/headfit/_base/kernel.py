@@ -61,8 +61,6 @@ class Kernel:
     fused : bool, default False
         Whether the roundings of `product`, `logits` and `bias` may be left out, as by a compiler
         that fuses the operations.
-    name : str, optional
-        The name of the kernel, if it is one of those of `Kernel.named`.
 
     Raises
     ------
@@ -91,7 +89,7 @@ class Kernel:
     bias: str | None = None
     weights: str | None = None
     fused: bool = False
-    name: str = field(default="", compare=False)
+    name: str = field(default="", init=False, compare=False)  # of a named kernel
 
     def __post_init__(self) -> None:
         as_choice(self.accumulate, "accumulate", ("exact", "float32"))
@@ -108,8 +106,6 @@ class Kernel:
             raise InputError('weights must be None for accumulate="exact": a softmax is rounded')
         if as_flag(self.fused, "fused") and not (self.product or self.logits or self.bias):
             raise InputError("fused must be False where no product, logits or bias are rounded")
-        if self.name and self not in _kernels(as_choice(self.name, "name", NAMES)):
-            raise InputError(f"name must be that of these options; got {shown(self.name)}")
 
     @classmethod
     def named(cls, name: str, *, weights: bool = False) -> Kernel:
@@ -140,7 +136,9 @@ class Kernel:
         plain, weighed = _kernels(name)
         if as_flag(weights, "weights") and weighed == plain:
             raise InputError("weights must be False for the kernel 'exact', which rounds nothing")
-        return replace(weighed if weights else plain, name=name)
+        kernel = weighed if weights else plain
+        object.__setattr__(kernel, "name", name)
+        return kernel
 
     @property
     def is_exact(self) -> bool:
@@ -191,7 +189,7 @@ class Kernel:
         """Return what asks the same of a head in float32: all but the rounding of its numbers."""
         if not self.rounds_logits:
             return Kernel.named("exact")
-        return replace(self, operands=None, scale="after", name="")
+        return replace(self, operands=None, scale="after")
 
     def logit_step(self, limit: float, scale: float | None) -> float:
         """Return by how much rounding moves two logits up to a limit against each other, at most.
@@ -261,8 +259,14 @@ def as_kernel(kernel: Any) -> Kernel:
             f"kernel must be a Kernel, one of {', '.join(NAMES)}, or a mapping with the keys "
             f"{', '.join(known)}; got {shown(kernel)}"
         )
+    options = {key: value for key, value in kernel.items() if key != "name"}
     try:
-        return Kernel(**kernel)
+        made = Kernel(**options)
+        if not (name := kernel.get("name")):
+            return made
+        if made != (named := Kernel.named(name, weights=made.weights is not None)):
+            raise InputError(f"name must be that of these options; got {shown(name)}")
+        return named
     except InputError as error:
         raise InputError(f"kernel: {error}") from error
 

@@ -96,10 +96,16 @@ def by_first_axes(
     """
     own = () if keys is None else (keys,)
     batch = array.shape[: array.ndim - len(own)]
+    whole, missing = array, (1,) * (len(lead) - len(batch))
     if batch:
-        missing = (1,) * (len(lead) - len(batch))
-        array = array.reshape((*batch, *missing, *array.shape[len(batch) :]))
-    return np.ascontiguousarray(by_heads(array, lead, own, name))
+        whole = array.reshape((*batch, *missing, *array.shape[len(batch) :]))
+    try:
+        return np.ascontiguousarray(by_heads(whole, lead, own, name))
+    except InputError as error:
+        first = f", or have the first of the axes {lead}" if lead else ""
+        raise InputError(
+            f"{name} must broadcast to {(*lead, *own)}{first}; got shape {array.shape}"
+        ) from error
 
 
 def _key_lengths(lengths: Any, lead: tuple[int, ...]) -> NDArray[np.int64]:

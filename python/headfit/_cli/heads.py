@@ -22,6 +22,7 @@ from headfit._cli.files import (
     draw,
     head_of,
     logit_arguments,
+    mask_as_array,
     read,
     read_head,
     save_matrix,
@@ -91,9 +92,7 @@ def shrink(call: Call) -> Outcome:
     small = hf.shrink(head, **call)
     arrays = {"Q": small.Q, "K": small.K, "scale": np.array(small.scale)}
     if small.mask is not None:
-        is_window = isinstance(small.mask, tuple)  # written in the words of --mask
-        words = ":".join(map(str, small.mask)) if is_window else small.mask
-        arrays["mask"] = np.array(words)
+        arrays["mask"] = mask_as_array(small.mask)
     call.files.write(file, partial(save_arrays, arrays=arrays))
     draw(call, picture, hf.plot.curve, small)
     return outcome(file, small, small.reached)

@@ -184,6 +184,7 @@ def window_global(
     n_global = as_count(n_global, "n_global", 0, n)
     step = n if stride is None else as_count(stride, "stride", 1)
     causal = as_flag(causal, "causal")
+    check_entries(n * (reach + 1 + (n - 1) // step), n)
     back = np.union1d(np.arange(reach + 1), np.arange(0, n, step))
     offsets = -back if causal else np.union1d(-back, back)
     return _at_offsets(n, offsets, n_global, causal=causal)

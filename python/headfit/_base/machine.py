@@ -74,8 +74,8 @@ def available_cores() -> int:
 @cache
 def cores_of_quota() -> int:
     """Return the least CPU quota of this process's control groups, rounded up to whole cores."""
-    found = [_find(r"^([1-9]\d*) ([1-9]\d*)", folder / "cpu.max") for folder in _groups()]
-    quotas = [int(quota_and_period[1]) / int(quota_and_period[2]) for quota_and_period in found
+    limits = [_find(r"^([1-9]\d*) ([1-9]\d*)", folder / "cpu.max") for folder in _groups()]
+    quotas = [int(quota_and_period[1]) / int(quota_and_period[2]) for quota_and_period in limits
               if quota_and_period]  # fmt: skip
     return math.ceil(min(quotas, default=2**15))
 

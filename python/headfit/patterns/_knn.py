@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headfit import _core
-from headfit._base.arguments import as_choice, as_count, check_between
+from headfit._base.arguments import as_choice, as_count, check_between, thread_count
 from headfit._base.arrays import as_array
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import (
@@ -128,7 +128,8 @@ def knn(
     if cap < k and on_short == "raise":
         raise InputError(f"per_column must be at least k = {k}; got {cap} (all rows need k)")
     check_entries((4 if cap >= n - 1 else 8) * n * k, n)
-    starts, columns, squares = _core.nearest_points(places, k, cap if cap < n - 1 else 0, 0)
+    most, threads = cap if cap < n - 1 else 0, thread_count(None)
+    starts, columns, squares = _core.nearest_points(places, k, most, threads)
     counts = np.diff(starts)
     short = np.flatnonzero(counts < (k if on_short == "raise" else 1))
     if short.size:

@@ -40,7 +40,7 @@ if hasattr(os, "register_at_fork"):
 __all__ = sorted(_HOMES.keys() - {"torch"})
 
 # Results in a notebook are drawn by `plot`, which registers what it draws.
-Pictured.load_pictures = staticmethod(lambda: import_module("headfit.plot"))
+Pictured._load_pictures = staticmethod(lambda: import_module("headfit.plot"))
 
 
 def __getattr__(name: str) -> Any:

@@ -24,11 +24,11 @@ def drawn(result: Any) -> str:
 class Pictured:
     """A result that notebooks show as its text, perhaps with a picture."""
 
-    load_pictures: Callable[[], Any] = staticmethod(lambda: None)
+    _load_pictures: Callable[[], Any] = staticmethod(lambda: None)
     """Imports `headfit.plot`, which registers pictures: the package sets it, which is above."""
 
     def _repr_html_(self) -> str:
-        Pictured.load_pictures()
+        Pictured._load_pictures()
         return f"<pre>{html.escape(str(self))}</pre>{drawn(self)}"
 
 

@@ -98,8 +98,8 @@ void check_reader() {
         const Index count = std::min(most, source.row_count() - first);
         reader.read({h, first, count, 0, p.m}, asked, stride);
         for (Index r = 0; r < count; ++r) {
-          const bool is_same = std::equal(asked + r * stride, asked + r * stride + p.m,
-                                          &streamed.at(h, first + r, 0));
+          const T* want = streamed.data.data() + (h * source.row_count() + first + r) * p.m;
+          const bool is_same = std::equal(want, want + p.m, asked + r * stride);
           CHECK_THAT(is_same, where, ", head ", h, " row ", first + r);
         }
       }

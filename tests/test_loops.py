@@ -59,9 +59,8 @@ def fitted(method: Any, dim: int, **options: Any) -> Callable[[], Any]:
     return lambda: hf.fit(pattern(), dim=dim, method=method, rng=0, num_threads=1, **options)
 
 
-def as_list_of_edges() -> Any:
-    matrix = hf.patterns.band(N, 2).tocoo()
-    return hf.patterns.from_mask(matrix.astype(bool).tocsr())
+def of_a_mask() -> Any:
+    return hf.patterns.from_mask(hf.patterns.band(N, 2).astype(bool))
 
 
 WORK: dict[str, Callable[[], Any]] = {
@@ -79,7 +78,7 @@ WORK: dict[str, Callable[[], Any]] = {
     "neighbours": lambda: hf.patterns.knn(np.random.default_rng(0).normal(size=(N, 3)), 4, rng=0),
     "window and global": lambda: hf.patterns.window_global(N, 3, 2),
     "tree": lambda: hf.patterns.tree(N),
-    "a pattern of a mask": as_list_of_edges,
+    "a pattern of a mask": of_a_mask,
 }
 
 

@@ -246,3 +246,48 @@ def test_out_must_not_lie_on_any_input() -> None:
         hf.attention_matrix(GOOD, GOOD, mask=mask, out=base)
     turned = hf.attention_matrix(GOOD, GOOD, bias=base.T.copy(), out=base)
     assert turned is base
+
+
+@pytest.mark.parametrize("format", ["csr", "csc", "bsr", "coo", "dia"])
+def test_arrays_that_were_replaced_by_masked_ones_are_refused(format: str) -> None:
+    parts = {"coo": ["data"], "dia": ["data", "offsets"]}
+    for part in parts.get(format, ["data", "indices", "indptr"]):
+        A = getattr(sp, f"{format}_array")(np.eye(2))
+        array = getattr(A, part)
+        setattr(A, part, np.ma.masked_array(array, mask=np.ones(array.shape, bool)))
+        with pytest.raises(hf.errors.InputError, match=r"A.*masked"):
+            hf.Target(A)
+
+
+def test_lists_and_plain_numbers_in_a_sparse_matrix_are_read() -> None:
+    A, B = sp.csr_array(np.eye(2)), sp.dok_array((2, 2))
+    A.data = [1.0, 1.0]
+    B.setdefault((0, 0), 1.0), B.setdefault((1, 1), 1.0)
+    assert hf.Target(A).nonzeros == hf.Target(B).nonzeros == 2
+
+
+def test_fractions_and_unsigned_overflow_are_no_diagonals_or_coordinates() -> None:
+    A, B, C = sp.dia_array(np.eye(2)), sp.coo_array(np.eye(2)), sp.lil_array(np.eye(2))
+    B.coords = (np.array([0.5, 1.5]), np.array([0, 1]))
+    C.rows[0] = [0.5]
+    D = sp.dok_array(np.eye(2))
+    D._dict[(0.5, 0)] = np.float64(1)
+    for offsets in (np.array([0.5]), np.array([2**64 - 1], np.uint64)):
+        A.offsets = offsets
+        with pytest.raises(hf.errors.InputError, match="A has damaged"):
+            hf.Target(A)
+    for matrix in (B, C, D):
+        with pytest.raises(hf.errors.InputError, match="A has damaged"):
+            hf.Target(matrix)
+
+
+def test_a_key_mask_has_an_entry_for_every_key() -> None:
+    with pytest.raises(hf.errors.InputError, match="key_mask must have an entry for each of 4"):
+        hf.Attention(np.ones((2, 3)), np.ones((4, 3)), key_mask=[1])
+
+
+def test_a_market_file_that_claims_no_entries_must_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "none.mtx"
+    path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 0\n1 1 1\n")
+    with pytest.raises(hf.errors.InputError, match="claims no entries"):
+        hf.Target(path)

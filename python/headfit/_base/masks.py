@@ -95,6 +95,8 @@ def by_first_axes(
     added after those that there are, so that all heads of a batch entry share it.
     """
     own = () if keys is None else (keys,)
+    if keys is not None and array.shape[-1] == 1 != keys:  # else one entry would speak for all
+        raise InputError(f"{name} must have an entry for each of {keys} keys; got {array.shape}")
     batch = array.shape[: array.ndim - len(own)]
     whole, missing = array, (1,) * (len(lead) - len(batch))
     if batch:
@@ -154,9 +156,9 @@ def core_mask(
     if is_sparse(mask):
         if mask.shape != shape:
             raise InputError(f"mask must have shape {shape}; got {mask.shape}")
-        if mask.dtype != np.bool_:
-            raise InputError(f"{NOT_BOOLEAN} {mask.dtype}")
         csr = allowed_places(mask)
+        if csr.dtype != np.bool_:
+            raise InputError(f"{NOT_BOOLEAN} {csr.dtype}")
         return _core.Mask(
             sparse_offsets=csr.indptr.astype(np.int64),
             sparse_columns=csr.indices.astype(np.int32),

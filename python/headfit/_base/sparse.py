@@ -26,6 +26,13 @@ EMPTY_PER_ENTRY = 8
 
 MATRIX_FILE = "must be a file of scipy.sparse.save_npz or a Matrix Market file"
 
+# The arrays of a format that may be replaced after SciPy has checked them, besides coordinates.
+_COMPRESSED = ("data", "indices", "indptr")
+_ARRAYS = {f: _COMPRESSED for f in ("csr", "csc", "bsr")} | {
+    "coo": ("data",),
+    "dia": ("data", "offsets"),
+}
+
 # What stands in the first line of the Matrix Market files that are read.
 _MARKET = {
     "layout": ("coordinate",),
@@ -44,14 +51,14 @@ def as_csr(A: Any, name: str, error: type[InputError] = InputError) -> sp.csr_ar
         matrix: Any = read_matrix(A, name)
     else:
         matrix = A if is_sparse(A) else as_array(A, name)
-    shape, dtype = tuple(matrix.shape), matrix.dtype
+    shape = tuple(matrix.shape)
     if len(shape) != 2 or shape[0] != shape[1]:
         raise error(f"{name} must be a square matrix; got shape {shape}")
     if not 1 <= shape[0] < 2**31:
         raise error(f"{name} must have at least one row and fewer than 2**31; got shape {shape}")
     if isinstance(matrix, np.ndarray):
-        if dtype.kind not in "fiub" and dtype != BFLOAT16:
-            raise error(f"{name} must hold real numbers; got dtype {dtype}")
+        if matrix.dtype.kind not in "fiub" and matrix.dtype != BFLOAT16:
+            raise error(f"{name} must hold real numbers; got dtype {matrix.dtype}")
         return _of_dense(matrix, name)
     return checked_csr(matrix, name, dtype=np.float64, keep_zeros=False, error=error)
 
@@ -92,11 +99,17 @@ def checked_csr(
     """
     if len(x.shape) != 2:
         raise error(f"{name} must be a matrix; got shape {x.shape}")
-    if x.dtype.kind not in "fiub":
-        raise error(f"{name} must hold real numbers; got dtype {x.dtype}")
     try:
-        own = _with_checked_indices(copy.deepcopy(x))
-    except (ValueError, TypeError, IndexError, OverflowError) as problem:
+        own = x.copy() if x.format == "dok" else copy.deepcopy(x)  # which reads dok by its index
+        for part in _ARRAYS.get(x.format, ()):  # somebody may have put lists or masked arrays there
+            setattr(own, part, as_array(getattr(own, part), f"{name}: its {part}"))
+        if own.dtype.kind not in "fiub":
+            raise error(f"{name} must hold real numbers; got dtype {own.dtype}")
+        dtype = own.dtype if dtype is None else dtype
+        own = _with_checked_indices(own)
+    except error:
+        raise
+    except (ValueError, TypeError, IndexError, OverflowError, AttributeError) as problem:
         raise error(f"{name} has damaged arrays in its format {x.format!r}: {problem}") from problem
     if max(x.shape) > MOST_EMPTY + EMPTY_PER_ENTRY * own.nnz:
         raise error(
@@ -105,7 +118,7 @@ def checked_csr(
         )
     require_memory(16 * (max(x.shape) + own.nnz), f"{name} of shape {x.shape}")
     # Duplicates are added in the dtype of the result.
-    csr = sp.csr_array(own.astype(x.dtype if dtype is None else dtype, copy=False))
+    csr = sp.csr_array(own.astype(dtype, copy=False))
     if not csr.has_canonical_format:
         csr.sum_duplicates()
     if not keep_zeros and not csr.data.all():
@@ -119,9 +132,7 @@ def _with_checked_indices(x: Any) -> Any:
         block = x.data.shape[1:] if x.format == "bsr" else (1, 1)
         if 0 in block or any(size % b for size, b in zip(x.shape, block, strict=True)):
             raise ValueError(f"its blocks of {block} do not divide its shape {x.shape}")
-        for what, array in (("offsets", x.indptr), ("indices", x.indices)):
-            if array.dtype.kind not in "iu":
-                raise ValueError(f"its {what} must be integers; got {array.dtype}")
+        _integers(x.indptr, "offsets"), _integers(x.indices, "indices")
         if (x.indptr[1:] < x.indptr[:-1]).any():
             raise ValueError("its offsets must not decrease")
         x.check_format(full_check=True)  # which sees no such fall where offsets are unsigned
@@ -134,12 +145,31 @@ def _with_checked_indices(x: Any) -> Any:
         if x.data.ndim != 2 or x.offsets.shape != x.data.shape[:1]:
             raise ValueError("it must have a row of entries for each diagonal")
         columns = np.broadcast_to(np.arange(x.data.shape[1]), x.data.shape)
-        rows = columns - x.offsets[:, np.newaxis].astype(np.int64)
+        offsets = _integers(x.offsets, "diagonals")
+        if (offsets > np.iinfo(np.int64).max).any():
+            raise ValueError("its diagonals must fit 64 bits")
+        rows = columns - offsets[:, np.newaxis].astype(np.int64)
         inside = (rows >= 0) & (rows < x.shape[0]) & (columns < x.shape[1])
         data, coords = x.data[inside], (rows[inside], columns[inside])
     else:
+        if x.format == "lil":
+            _integers([column for row in x.rows for column in row], "columns")
+        for place in zip(*x.keys(), strict=True) if x.format == "dok" else ():
+            _integers(list(place), "coordinates")
         data, coords = (entries := x.tocoo()).data, entries.coords
+        for axis in coords:
+            _integers(axis, "coordinates")
     return sp.coo_array((data, coords), shape=x.shape)  # this checks that indices lie in the shape
+
+
+def _integers(values: Any, what: str) -> NDArray[Any]:
+    """Return numbers of rows or columns, or raise a ValueError: SciPy cuts fractions off."""
+    if np.ma.is_masked(values):
+        raise ValueError(f"its {what} must not be masked")
+    array = np.asarray(values)
+    if array.size and array.dtype.kind not in "iu":
+        raise ValueError(f"its {what} must be integers; got {array.dtype}")
+    return array
 
 
 def read_matrix(path: Any, name: str) -> Any:
@@ -172,6 +202,9 @@ def parse_market(stream: IO[bytes]) -> sp.coo_array:
     if is_symmetric and rows != columns:
         raise ValueError(f"it is symmetric and of shape {(rows, columns)}")
     width = 2 if field == "pattern" else 3
+    lines = stream.read() if count == 0 else b""
+    if lines.strip():
+        raise ValueError("it claims no entries and has more lines")
     numbers = np.loadtxt(stream, comments="%", ndmin=2) if count else np.empty((0, width))
     if numbers.shape != (count, width):
         raise ValueError(f"it claims {count} entries and has numbers of shape {numbers.shape}")

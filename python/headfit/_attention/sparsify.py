@@ -15,8 +15,8 @@ from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, OneHead, attention_in
 from headfit._attention.heads import over_heads
 from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
-from headfit._base.arguments import as_choice, as_count, as_share, thread_count
-from headfit._base.arrays import as_contiguous, as_exempt, as_stack, as_stored_array, is_sparse
+from headfit._base.arguments import as_choice, as_count, as_share, shown, thread_count
+from headfit._base.arrays import as_contiguous, as_indices, as_stack, as_stored_array, is_sparse
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, plain_dict
 from headfit._base.machine import require_memory
@@ -380,3 +380,19 @@ def _heaviest(
         missing = (gain > TOLERANCE) & ~included & (weights > 0)
         chosen[included] = solution.x > 0.5
     return chosen
+
+
+def as_exempt(columns: Any, n: int) -> NDArray[np.int64] | None:
+    """Return the exempt columns that a user names, none of n for None; None for "auto".
+
+    What "auto" stands for is chosen by each function that takes it.
+    """
+    if not isinstance(columns, str):
+        numbers = () if columns is None else columns
+        return np.unique(as_indices(numbers, "exempt_columns", 0, n))
+    if columns != "auto":
+        raise InputError(
+            'exempt_columns must be "auto", a sequence of column numbers or None; '
+            f"got {shown(columns)}"
+        )
+    return None

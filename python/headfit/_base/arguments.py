@@ -106,15 +106,6 @@ def thread_count(num_threads: int | None) -> int:
     return as_count(num_threads, "num_threads", 1, 2**15)
 
 
-def effort_steps(effort: str | int, named: dict[str, int], least: int = 1) -> int:
-    """Return the number of steps for an effort: one of the named ones, or a number of steps."""
-    if isinstance(effort, str):
-        if effort not in named:
-            raise InputError(f"effort must be one of {tuple(named)} or steps; got {shown(effort)}")
-        return named[effort]
-    return as_count(effort, "effort", least, 10**9)
-
-
 def check_between(value: float, name: str, low: float, high: float) -> float:
     """Return `value` as a float strictly between two bounds, or raise an InputError."""
     number = as_number(value, name)

@@ -242,22 +242,6 @@ def as_indices(values: Any, name: str, least: int, stop: int) -> NDArray[np.int6
     return array.astype(np.int64)
 
 
-def as_exempt(columns: Any, n: int) -> NDArray[np.int64] | None:
-    """Return the exempt columns that a user names, none of n for None; None for "auto".
-
-    What "auto" stands for is chosen by each function that takes it.
-    """
-    if not isinstance(columns, str):
-        numbers = () if columns is None else columns
-        return np.unique(as_indices(numbers, "exempt_columns", 0, n))
-    if columns != "auto":
-        raise InputError(
-            'exempt_columns must be "auto", a sequence of column numbers or None; '
-            f"got {shown(columns)}"
-        )
-    return None
-
-
 def check_dtype(dtype: Any, allowed: Sequence[str] = DTYPES) -> str:
     """Return the name of a dtype that arrays are stored in, or raise an InputError."""
     try:

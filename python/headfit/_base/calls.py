@@ -92,9 +92,3 @@ def count_step(bar: Any, line: str) -> None:
     """Count one step on a bar; `line` says what it is."""
     bar.set_description(line, refresh=False)
     bar.update()
-
-
-def show_rows(bar: Any, left: int, **figures: Any) -> None:
-    """Show on a bar of rows how many are left, and figures beside it."""
-    bar.set_postfix(**figures, refresh=left == 0)
-    bar.update(bar.total - left - bar.n)

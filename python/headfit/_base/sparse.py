@@ -27,11 +27,8 @@ EMPTY_PER_ENTRY = 8
 MATRIX_FILE = "must be a file of scipy.sparse.save_npz or a Matrix Market file"
 
 # The arrays of a format that may be replaced after SciPy has checked them, besides coordinates.
-_COMPRESSED = ("data", "indices", "indptr")
-_ARRAYS = {f: _COMPRESSED for f in ("csr", "csc", "bsr")} | {
-    "coo": ("data",),
-    "dia": ("data", "offsets"),
-}
+_ARRAYS: dict[str, tuple[str, ...]] = {"coo": ("data",), "dia": ("data", "offsets")}
+_ARRAYS |= dict.fromkeys(("csr", "csc", "bsr"), ("data", "indices", "indptr"))
 
 # What stands in the first line of the Matrix Market files that are read.
 _MARKET = {

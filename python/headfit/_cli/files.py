@@ -87,8 +87,7 @@ def logit_arguments(arrays: dict[str, NDArray[Any]], call: Call) -> dict[str, An
 def mask_as_array(mask: Any) -> NDArray[Any]:
     """Return a mask as `logit_arguments` reads it: dense, or in the words of --mask."""
     if isinstance(mask, tuple):
-        sides = mask[1] if isinstance(mask[1], tuple) else (mask[1],)
-        mask = f"{mask[0]}:{','.join(map(str, sides))}"
+        mask = f"{mask[0]}:{','.join(map(str, np.ravel(mask[1])))}"
     return mask.toarray() if is_sparse(mask) else np.array(mask)
 
 

@@ -32,10 +32,7 @@ from headfit._fit.file_formats import FORMATS
 from headfit.errors import InputError
 
 
-@command(
-    HEADS,
-    options_of(hf.describe, "per_row per_column share num_threads"),
-)
+@command(HEADS, options_of(hf.describe, "per_row per_column share num_threads"))
 def describe(call: Call) -> Outcome:
     """Show how sparse heads are, where they attend, and the rank of their logits.
 

@@ -17,7 +17,7 @@ from headfit._attention.fitted_head import check_module, placed
 from headfit._attention.module import SelfAttention
 from headfit._base.arguments import as_count, as_flag, check_between, seed_from, shown, thread_count
 from headfit._base.arrays import round_to
-from headfit._base.calls import calls_until, show_rows, standard_arithmetic, tqdm_class
+from headfit._base.calls import calls_until, standard_arithmetic, tqdm_class
 from headfit._base.kernel import KernelLike, of_head
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances, as_tolerances
@@ -401,3 +401,9 @@ def judge(
     if problem.watch is not None:
         problem.watch(int(np.count_nonzero(certificate.row_status)))
     return certificate
+
+
+def show_rows(bar: Any, left: int, **figures: Any) -> None:
+    """Show on a bar of rows how many are left, and figures beside it."""
+    bar.set_postfix(**figures, refresh=left == 0)
+    bar.update(bar.total - left - bar.n)

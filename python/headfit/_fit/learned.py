@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._base import arrays
-from headfit._base.arguments import as_count, check_callable, effort_steps
+from headfit._base.arguments import as_count, check_callable, shown
 from headfit._base.arrays import FloatArray, as_contiguous, as_float_array
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
@@ -380,3 +380,12 @@ def _scan_block(held: tuple[Target, int], sent: tuple[Any, ...]) -> tuple[NDArra
     (target, threads), (request, numbers, rows) = held, sent
     tolerances, request = _core.Tolerances(*numbers), _core.ScanRequest(**request)
     return _core.scan_rows(target.core, tolerances, request, rows.start, rows.stop, threads)
+
+
+def effort_steps(effort: str | int, named: dict[str, int], least: int = 1) -> int:
+    """Return the number of steps for an effort: one of the named ones, or a number of steps."""
+    if isinstance(effort, str):
+        if effort not in named:
+            raise InputError(f"effort must be one of {tuple(named)} or steps; got {shown(effort)}")
+        return named[effort]
+    return as_count(effort, "effort", least, 10**9)

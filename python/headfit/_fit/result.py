@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from headfit._attention.fitted_head import FittedHead
 from headfit._base.arrays import is_sparse
-from headfit._base.display import Pictured, mask_text, number, plain_dict, records_frame
+from headfit._base.display import Pictured, data_frame, mask_text, number, plain_dict
 from headfit._base.masks import allowed_places
 from headfit._base.tolerances import Tolerances
 from headfit._build import VERSION
@@ -328,3 +329,9 @@ def _as_scalar(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"settings hold a {type(value).__name__}, which is not saved")
+
+
+def records_frame(kind: Any, records: Sequence[Any], index: str) -> Any:
+    """Return dataclass objects of one kind as a DataFrame with a column for each field."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    return data_frame({name: [getattr(r, name) for r in records] for name in names}, index)

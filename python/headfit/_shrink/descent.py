@@ -13,19 +13,13 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.dense_target import core_target_of
-from headfit._base.arguments import (
-    as_count,
-    check_between,
-    check_callable,
-    effort_steps,
-    seed_from,
-    thread_count,
-)
+from headfit._base.arguments import as_count, check_between, check_callable, seed_from, thread_count
 from headfit._base.arrays import as_array, check_dtype
 from headfit._base.machine import require_memory
 from headfit._base.masks import core_mask
 from headfit._base.types import Seed
 from headfit._fit.head import Head
+from headfit._fit.learned import effort_steps
 from headfit._shrink.original import Original, padded_with_noise
 from headfit.errors import InputError
 

@@ -11,8 +11,8 @@ from typing import Any, get_args
 import scipy.sparse as sp
 
 from headfit import patterns
+from headfit._attention.sparsify import as_exempt
 from headfit._base.arguments import as_choice, as_count, as_flag, as_number, check_between, shown
-from headfit._base.arrays import as_exempt
 from headfit._base.kernel import of_head
 from headfit._base.masks import as_window
 from headfit._base.tolerances import Tolerances

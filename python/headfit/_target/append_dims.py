@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.dense_target import check_one_head
 from headfit._attention.logits import check_scale
-from headfit._base.arrays import FloatArray, as_exempt, as_indices, computed_in, widened
+from headfit._attention.sparsify import as_exempt
+from headfit._base.arrays import FloatArray, as_indices, computed_in, widened
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
 from headfit._target.structure import global_columns
 from headfit._target.target import Target, TargetLike, as_target, largest_ratio, with_matrix

@@ -42,7 +42,9 @@ def single_heads(attention: Attention) -> list[Attention]:
     position = options["position"]
     kind, slopes = position if isinstance(position, tuple) else (position, None)
     if kind == "alibi":
-        slopes = alibi_slopes(lead[-1]) if slopes is None else as_array(slopes, "slopes")
+        slopes = (
+            alibi_slopes(lead[-1]) if slopes is None else as_array(slopes, "the slopes of alibi")
+        )
         stacked["position"] = by_heads(slopes, lead, (), "slopes")
     heads = []
     for at, i in enumerate(np.ndindex(lead)):

@@ -154,7 +154,7 @@ def _alibi(value: Any, lead: tuple[int, ...], n: int, m: int, dtype: Any) -> NDA
     if value is None:
         slopes: NDArray[Any] = alibi_slopes(lead[-1] if lead else 1).reshape(lead[-1:])
     else:
-        slopes = np.asarray(as_float_array(value, "slopes", ndim=0), np.float64)
+        slopes = np.asarray(as_float_array(value, "the slopes of alibi", ndim=0), np.float64)
     if not np.isfinite(slopes).all():
         raise InputError(f"the slopes of alibi must be finite; got {shown(value)}")
     slopes = by_heads(slopes, lead, (), "the slopes of alibi")

@@ -691,7 +691,7 @@ def sweep_doors(hf: Any, threads: list[Any], folder: Path) -> Iterator[Door]:
         "version": [5, "x", True, [], Unusable()],
         "executor": [5, *JUNK, True], "workers": optional(counts(0, 2**12)),
         "num_threads": threads, "retry_failed": NOT_FLAG,
-        "progress": [5, "x", [], b"x", Unusable()],
+        "dry_run": NOT_FLAG, "progress": [5, "x", [], b"x", Unusable()],
     }, {"points": "points|pattern|n|x|neighbors|leak"})  # fmt: skip
     yield Door("sweep.load", hf.sweep.load, {}, {"path": no_tables})
 

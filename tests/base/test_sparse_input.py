@@ -47,6 +47,7 @@ def spoilt(format: str, kind: str, bad: int, dtype: Any = None) -> Any:
     return x
 
 
+DAMAGED = "has damaged .*(ind|column|axis|int|diagonal)"
 BAD = (N, -1 - N, 10**8, 2**32 + 3, 2**62, -(2**33))
 
 
@@ -54,15 +55,12 @@ BAD = (N, -1 - N, 10**8, 2**32 + 3, 2**62, -(2**33))
 @pytest.mark.parametrize("bad", BAD)
 def test_an_index_out_of_range_is_refused(format: str, kind: str, bad: int) -> None:
     x = spoilt(format, kind, bad)
-    if format == "dia":  # a diagonal outside the matrix has no entries
-        assert checked_csr(x, "x").nnz == np.count_nonzero(GOOD) - 5
-        return
     for door in DOORS.values():
-        with pytest.raises(InputError, match=r"(A|M|graph) has damaged .*(ind|column|axis|int)"):
+        with pytest.raises(InputError, match=rf"(A|M|graph) {DAMAGED}"):
             door(x)
     mask = spoilt(format, kind, bad, bool)
     for masked in MASKED.values():
-        with pytest.raises(InputError, match=r"mask has damaged .*(ind|column|axis|int)"):
+        with pytest.raises(InputError, match=f"mask {DAMAGED}"):
             masked(mask)
 
 

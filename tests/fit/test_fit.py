@@ -261,7 +261,7 @@ def test_with_a_module() -> None:
         ({"leak": math.nan}, "leak must lie strictly"),
         ({"distortion": 0}, "distortion must be above 0"),
         ({"distortion": math.inf}, "distortion must be finite"),
-        ({"distortion": "small"}, "distortion must be finite"),
+        ({"distortion": "small"}, "distortion must be a number"),
         ({"scale": 0}, "scale must be finite and nonzero"),
         ({"module": np.eye(4)}, "module must be a SelfAttention"),
         ({"module": hf.SelfAttention.canonical(4), "dim": 5}, "dim must be the module's, 4"),

@@ -143,8 +143,8 @@ def _with_checked_indices(x: Any) -> Any:
             raise ValueError("it must have a row of entries for each diagonal")
         columns = np.broadcast_to(np.arange(x.data.shape[1]), x.data.shape)
         offsets = _integers(x.offsets, "diagonals")
-        if (offsets > np.iinfo(np.int64).max).any():
-            raise ValueError("its diagonals must fit 64 bits")
+        if ((offsets <= -x.shape[0]) | (offsets >= x.shape[1])).any():
+            raise ValueError(f"its diagonals must lie in {1 - x.shape[0]} ... {x.shape[1] - 1}")
         rows = columns - offsets[:, np.newaxis].astype(np.int64)
         inside = (rows >= 0) & (rows < x.shape[0]) & (columns < x.shape[1])
         data, coords = x.data[inside], (rows[inside], columns[inside])

@@ -11,10 +11,11 @@
 #include "headfit/certify/certificate.hpp"
 #include "headfit/learned/fit_learned.hpp"
 #include "headfit/logits/stream.hpp"
-#include "headfit/pattern/regular.hpp"
 #include "headfit/soft/fit_soft.hpp"
+#include "sample.hpp"
 
 using namespace headfit;
+using headfit::test::OwnedTarget;
 
 namespace {
 
@@ -27,10 +28,8 @@ Matrix<T> normal_numbers(Index rows, Index cols, unsigned seed) {
   return Matrix<T>::NullaryExpr(rows, cols, [&] { return normal(generator); });
 }
 
-template <class T>
-Heads<T> one_head(const Matrix<T>& x) {
-  return {x.data(), 1, x.rows(), x.cols(), x.size(), x.cols()};
-}
+// A pattern with 4 keys a row at random, in equal shares.
+OwnedTarget four_keys(Index n) { return test::regular_target(n, 4, 1, true); }
 
 // n queries and keys of size d, whose logits have a variance of about 1.
 template <class T>
@@ -41,8 +40,8 @@ struct Sample {
 
   LogitSource<T> logits() const {
     LogitSource<T> source;
-    source.q = one_head(q);
-    source.k = one_head(k);
+    source.q = heads_of(q);
+    source.k = heads_of(k);
     source.scale = 1 / std::sqrt(static_cast<double>(q.cols()));
     return source;
   }
@@ -117,7 +116,7 @@ void logits_fold(benchmark::State& state) {
   const Sample<T> sample(state.range(0), state.range(1));
   Matrix<T> out(state.range(0), state.range(0));
   for (auto _ : state) {
-    attention_logits<T>(sample.logits(), {out.data(), out.size(), out.cols()}, one_thread);
+    attention_logits<T>(sample.logits(), output_of(out), one_thread);
   }
   check(state, static_cast<double>(out(5, 7)), sample.logit(5, 7), 1e-4);
   count_products(state);
@@ -129,7 +128,7 @@ void matrix_fold(benchmark::State& state) {
   const Sample<T> sample(state.range(0), state.range(1));
   Matrix<T> out(state.range(0), state.range(0));
   for (auto _ : state) {
-    attention_matrix<T>(sample.logits(), {out.data(), out.size(), out.cols()}, one_thread);
+    attention_matrix<T>(sample.logits(), output_of(out), one_thread);
   }
   check(state, static_cast<double>(out.row(9).sum()), 1, 1e-4);
   count_products(state);
@@ -142,8 +141,7 @@ void values_fold(benchmark::State& state) {
   const Matrix<T> ones = Matrix<T>::Ones(state.range(0), state.range(1));
   Matrix<T> out(ones.rows(), ones.cols());
   for (auto _ : state) {
-    attention_apply<T>(sample.logits(), one_head(ones), {out.data(), out.size(), out.cols()},
-                       one_thread);
+    attention_apply<T>(sample.logits(), heads_of(ones), output_of(out), one_thread);
   }
   check(state, static_cast<double>(out(3, 0)), 1, 1e-4);
   count_products(state, 2);
@@ -157,8 +155,7 @@ void topk_fold(benchmark::State& state) {
   Matrix<Offset> columns(n, kept);
   Matrix<T> weights(n, kept);
   for (auto _ : state) {
-    attention_topk<T>(sample.logits(), kept, {columns.data(), columns.size(), kept},
-                      {weights.data(), weights.size(), kept}, one_thread);
+    attention_topk<T>(sample.logits(), kept, output_of(columns), output_of(weights), one_thread);
   }
   double largest = -1e300;
   for (Index j = 0; j < n; ++j) largest = std::max(largest, sample.logit(4, j));
@@ -167,24 +164,10 @@ void topk_fold(benchmark::State& state) {
 }
 BENCHMARK(topk_fold<float>)->Apply(sizes);
 
-// A pattern with 4 keys a row at random, in equal shares.
-struct FourKeys {
-  std::vector<Offset> offsets{0};
-  std::vector<Column> columns;
-  std::vector<double> weights;
-
-  explicit FourKeys(Index n) : columns(random_regular(n, 4, 1)), weights(columns.size(), 0.25) {
-    for (Index i = 1; i <= n; ++i) offsets.push_back(4 * i);
-  }
-  Target view() const {
-    return {static_cast<Index>(offsets.size()) - 1, offsets.data(), columns.data(), weights.data()};
-  }
-};
-
 template <class T>
 void certificate_fold(benchmark::State& state) {
   const Sample<T> sample(state.range(0), state.range(1));
-  const FourKeys pattern(state.range(0));
+  const OwnedTarget pattern = four_keys(state.range(0));
   for (auto _ : state) {
     const CertificateRows rows =
         certify_logits(pattern.view(), sample.logits(), {}, {}, one_thread);
@@ -196,7 +179,7 @@ BENCHMARK(certificate_fold<float>)->Apply(sizes);
 
 // A step of the learned method, scans and gradients included.
 void learned_step(benchmark::State& state) {
-  const FourKeys pattern(state.range(0));
+  const OwnedTarget pattern = four_keys(state.range(0));
   LearnedOptions options;
   options.dim = state.range(1);
   options.max_steps = 50;
@@ -217,7 +200,7 @@ void soft_gradient(benchmark::State& state) {
   target.attention = wide.logits();
   double loss = 0;
   for (auto _ : state) {
-    loss = soft_loss<T>(target, {}, one_head(head.q), one_head(head.k), one_thread).loss;
+    loss = soft_loss<T>(target, {}, heads_of(head.q), heads_of(head.k), one_thread).loss;
   }
   if (!(loss > 0)) state.SkipWithError("a wrong answer");
 }

@@ -34,6 +34,7 @@ void bind_pattern(py::module_& m) {
       .def_readonly("weights", &TargetArrays::weights)
       .def_readonly("mask", &TargetArrays::mask);
 
+  m.attr("SUM_TOLERANCE") = default_sum_tolerance;
   // (most nonzeros in a row, most nonzeros in a column, largest ratio within a row)
   m.def("validate_target", [](const TargetArrays& target, double sum_tolerance, int threads) {
     const TargetSummary s = on_target(target, threads, [&](const Target& view, const Run& run) {

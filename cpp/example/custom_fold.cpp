@@ -97,8 +97,8 @@ int show_a_histogram() {
   const Run all_cores;
   const Matrix<float> q = normal_numbers(n, d, 1), k = normal_numbers(n, d, 2);
   LogitSource<float> logits;
-  logits.q = {q.data(), 1, n, d, n * d, d};
-  logits.k = {k.data(), 1, n, d, n * d, d};
+  logits.q = heads_of(q);
+  logits.k = heads_of(k);
   logits.scale = 1 / std::sqrt(static_cast<double>(d));
   logits.mask.right = 0;  // causal
 
@@ -107,7 +107,7 @@ int show_a_histogram() {
 
   Histogram expected(-4, 4, 16);
   Matrix<float> matrix(n, n);
-  attention_logits<float>(logits, {matrix.data(), n * n, n}, all_cores);
+  attention_logits<float>(logits, output_of(matrix), all_cores);
   for (Index i = 0; i < n; ++i) {
     for (Index j = 0; j <= i; ++j) expected.add(matrix(i, j));
   }

@@ -7,16 +7,6 @@
 #include "headfit/projection/projection.hpp"
 
 namespace headfit {
-namespace {
-
-Heads<float> one_head(const Matrix<float>& x) {
-  return {x.data(), 1, x.rows(), x.cols(), x.size(), x.cols()};
-}
-
-OutHeads<float> out_to(Matrix<float>& x) { return {x.data(), x.size(), x.cols()}; }
-
-}  // namespace
-
 Pattern::Pattern(const Eigen::SparseMatrix<double, Eigen::RowMajor>& weights, const Mask& mask)
     : mask_(mask) {
   if (weights.rows() != weights.cols()) {
@@ -32,8 +22,7 @@ Pattern::Pattern(const Eigen::SparseMatrix<double, Eigen::RowMajor>& weights, co
     }
     offsets_.push_back(static_cast<Offset>(columns_.size()));
   }
-  constexpr double sum_tolerance = 1e-6;  // that of the Python package
-  validate_target(target(), sum_tolerance, {});
+  validate_target(target(), default_sum_tolerance, {});
 }
 
 Target Pattern::target() const {
@@ -42,8 +31,8 @@ Target Pattern::target() const {
 
 LogitSource<float> Head::logits() const {
   LogitSource<float> source;
-  source.q = one_head(q);
-  source.k = one_head(k);
+  source.q = heads_of(q);
+  source.k = heads_of(k);
   source.scale = scale;
   source.mask = mask;
   return source;
@@ -78,7 +67,7 @@ CertificateRows certify(const Pattern& pattern, const Head& head, const Toleranc
 
 Matrix<float> attention(const Head& head, const Run& run) {
   Matrix<float> matrix(head.q.rows(), head.k.rows());
-  attention_matrix(head.logits(), out_to(matrix), run);
+  attention_matrix(head.logits(), output_of(matrix), run);
   return matrix;
 }
 
@@ -88,7 +77,7 @@ Matrix<float> attend(const Head& head, const Matrix<float>& values, const Run& r
                      std::to_string(head.k.rows()) + " keys; got " + std::to_string(values.rows()));
   }
   Matrix<float> result(head.q.rows(), values.cols());
-  attention_apply(head.logits(), one_head(values), out_to(result), run);
+  attention_apply(head.logits(), heads_of(values), output_of(result), run);
   return result;
 }
 

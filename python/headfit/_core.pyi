@@ -19,6 +19,7 @@ build: dict[str, str]
 
 # Rows that are split at multiples of this number have the same results as all rows together.
 row_granule: int
+SUM_TOLERANCE: float
 
 @type_check_only
 class _Pybind11Type(type): ...

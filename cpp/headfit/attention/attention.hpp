@@ -20,6 +20,12 @@ struct OutHeads {
   T* row(Index head, Index row) const { return data + head * head_stride + row * row_stride; }
 };
 
+// A matrix as the output of one head.
+template <class T>
+OutHeads<T> output_of(Matrix<T>& x) {
+  return {x.data(), x.size(), x.cols()};
+}
+
 // Writes the logits themselves; masked positions are -inf.
 template <class T>
 void attention_logits(const LogitSource<T>& source, const OutHeads<T>& out, const Run& run);

@@ -36,11 +36,6 @@ struct GivenHead {
   Heads<float> k;
 };
 
-// A matrix as one head.
-inline Heads<float> heads_of(const Matrix<float>& x) {
-  return {x.data(), 1, x.rows(), x.cols(), x.size(), x.cols()};
-}
-
 struct LearnedOptions {
   Index dim = 1;
   std::uint64_t seed = 0;

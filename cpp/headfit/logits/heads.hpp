@@ -57,6 +57,12 @@ struct Heads {
   }
 };
 
+// A matrix as one head.
+template <class T>
+Heads<T> heads_of(const Matrix<T>& x) {
+  return {x.data(), 1, x.rows(), x.cols(), x.size(), x.cols()};
+}
+
 template <class T>
 using RowView = Eigen::Map<const Eigen::Matrix<T, 1, Eigen::Dynamic>>;
 

@@ -25,11 +25,11 @@ void BlockSource<T>::open(const RowBlock& block) {
                       std::max(keys_.max_abs(block.head / source_.group), 1.0) *
                       std::max(std::abs(source_.scale), 1.0);
   may_overflow_ = !(size < static_cast<double>(std::numeric_limits<T>::max()) / 16);
-  if (source_.mask.sparse_offsets) find_allowed_tiles(block);
 }
 
 template <class T>
 void BlockSource<T>::find_allowed_tiles(const RowBlock& block) {
+  if (!source_.mask.sparse_offsets) return;
   const Index cols = block.col_end - block.col_begin;
   allowed_tiles_.assign(static_cast<std::size_t>(round_up(cols, B::tile_cols) / B::tile_cols),
                         false);

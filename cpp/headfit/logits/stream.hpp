@@ -46,8 +46,10 @@ class BlockSource {
   Tile<T> own_tile(const RowBlock& block, Index col, Index cols);
   // Computes the logits of a tile of the current block.
   void fill(const RowBlock& block, const Tile<T>& tile);
-  // Whether a sparse mask allows no row of the current block any of the columns from `col` to the
-  // next multiple of a tile's columns from the block's first one.
+  // Finds in which tiles of a block a sparse mask has entries; the first one begins at the block's
+  // first column.
+  void find_allowed_tiles(const RowBlock& block);
+  // Whether a sparse mask has none in the tile from `col` on.
   bool is_masked(const RowBlock& block, Index col) const {
     return source_.mask.sparse_offsets &&
            !allowed_tiles_[static_cast<std::size_t>((col - block.col_begin) / B::tile_cols)];
@@ -71,7 +73,6 @@ class BlockSource {
 
  private:
   void set_columns(RowBlock& block) const;
-  void find_allowed_tiles(const RowBlock& block);
 
   const PackedKeys<T>& keys_;
   HeadRows<T> query_rows_;
@@ -131,6 +132,7 @@ class BlockWorker : private BlockSource<T> {
   void operator()(Index head, Index block_index) {
     const RowBlock block = this->block_at(head, block_index);
     this->open(block);
+    this->find_allowed_tiles(block);
     fold_.begin(block);
     if constexpr (has_limits<Fold>) {
       const ColumnRange bare = this->bare_columns(block);

@@ -45,6 +45,8 @@ struct Tolerances {
   void check() const;
 };
 
+// How far from 1 the sum of a row may be, if the caller does not say.
+inline constexpr double default_sum_tolerance = 1e-6;
 // The sum tolerance that accepts rows of any sum.
 inline constexpr double any_sum = std::numeric_limits<double>::infinity();
 

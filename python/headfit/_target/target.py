@@ -21,7 +21,7 @@ from headfit._base.sparse import as_csr
 from headfit._base.types import ArrayLike, MaskLike, PathLike, Sparse
 from headfit.errors import TargetError
 
-SUM_TOLERANCE = 1e-6
+SUM_TOLERANCE = _core.SUM_TOLERANCE
 """How far the sum of each row of a target may differ from 1."""
 
 

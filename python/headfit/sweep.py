@@ -212,9 +212,7 @@ def run(
                     more = f", {failed} failed" if failed else ""
                     progress(f"{done} of {len(todo)} points{more}")
     there = [table.records[task.key] for task in tasks if task.key in table.records]
-    swept = Sweep(file, there, table.damaged)
-    swept.to_compute = len(todo) if dry_run else 0
-    return swept
+    return Sweep(file, there, table.damaged, len(todo) if dry_run else 0)
 
 
 def _values(name: str, axis: Any) -> Sequence[Any]:

@@ -79,6 +79,13 @@ def test_a_scheduler_of_an_unknown_scheme_is_refused_at_once(run):
     assert "unknown address scheme 'carrier-pigeon'" in err
 
 
+def test_a_dry_run_connects_to_no_scheduler(run):
+    line = ("sweep", "sweep.toml", "--out", "results", "--scheduler", "carrier-pigeon://x:1")
+    status, out, _ = run(*line, "--dry-run")
+    assert status == 0
+    assert "to compute" in out
+
+
 @pytest.mark.parametrize("line", ["workers = -1", "num_threads = 0"])
 def test_numbers_of_the_file_are_checked_by_name(line, run):
     name = line.split()[0]

@@ -45,7 +45,7 @@ def single_heads(attention: Attention) -> list[Attention]:
         slopes = (
             alibi_slopes(lead[-1]) if slopes is None else as_array(slopes, "the slopes of alibi")
         )
-        stacked["position"] = by_heads(slopes, lead, (), "slopes")
+        stacked["position"] = by_heads(slopes, lead, (), "the slopes of alibi")
     heads = []
     for at, i in enumerate(np.ndindex(lead)):
         options |= {name: array[at] for name, array in stacked.items()}

@@ -103,9 +103,10 @@ def as_rotary(position: Any, dim: int) -> Rotary | None:
 
 def as_frequencies(value: Any, name: str) -> NDArray[np.float64]:
     """Return a new vector of checked frequencies, in radians per position."""
-    if as_array(value, name).dtype.kind == "b":
+    given = as_array(value, name)
+    if given.dtype.kind == "b":
         raise InputError(f"{name} must be numbers, in radians per position; got truth values")
-    array = np.array(as_float_array(value, name, ndim=0), np.float64)
+    array = np.array(as_float_array(given, name, ndim=0), np.float64)
     if array.ndim != 1:
         raise InputError(f"{name} must be a vector; got shape {array.shape}")
     if array.size == 0 or not np.isfinite(array).all():

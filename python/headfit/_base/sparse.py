@@ -129,7 +129,8 @@ def _with_checked_indices(x: Any) -> Any:
         block = x.data.shape[1:] if x.format == "bsr" else (1, 1)
         if 0 in block or any(size % b for size, b in zip(x.shape, block, strict=True)):
             raise ValueError(f"its blocks of {block} do not divide its shape {x.shape}")
-        _integers(x.indptr, "offsets"), _integers(x.indices, "indices")
+        for what, array in (("offsets", x.indptr), ("indices", x.indices)):
+            _integers(array, what)
         if (x.indptr[1:] < x.indptr[:-1]).any():
             raise ValueError("its offsets must not decrease")
         x.check_format(full_check=True)  # which sees no such fall where offsets are unsigned
@@ -205,11 +206,11 @@ def parse_market(stream: IO[bytes]) -> sp.coo_array:
     numbers = np.loadtxt(stream, comments="%", ndmin=2) if count else np.empty((0, width))
     if numbers.shape != (count, width):
         raise ValueError(f"it claims {count} entries and has numbers of shape {numbers.shape}")
-    places = numbers[:, :2].T.astype(np.int64) - 1
-    values = np.ones(count) if width == 2 else numbers[:, 2]
     must_be_whole = numbers if "integer" in field else numbers[:, :2]
     if not (must_be_whole == np.floor(must_be_whole)).all():
         raise ValueError("its coordinates, or its entries, are not all integers")
+    places = numbers[:, :2].T.astype(np.int64) - 1
+    values = np.ones(count) if width == 2 else numbers[:, 2]
     if is_symmetric:
         off = places[0] != places[1]
         places = np.hstack([places, places[::-1, off]])

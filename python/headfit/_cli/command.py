@@ -7,6 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,6 @@ from headfit._cli.options import Option, flag, option
 from headfit._cli.streams import Streams, progress
 from headfit._fit.file_formats import safetensors_package
 from headfit.errors import InputError
-from headfit.plot._drawing import matplotlib
 
 COMMON = (
     flag("--json", "print one JSON object, and nothing else"),
@@ -88,7 +88,8 @@ class Command:
             if path.suffix == ".safetensors":
                 safetensors_package()
             if ".png" in suffixes:
-                matplotlib()
+                # Other commands do without the import, which takes as long as some of them.
+                import_module("headfit.plot._drawing").matplotlib()
         with files:
             files.claim(outputs, call.pop("force", False), as_json)
             for each in options:

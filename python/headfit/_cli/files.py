@@ -128,10 +128,9 @@ def draw(call: Call, output: Path | None, function: Callable[..., Any], *results
     if output is None:
         return ""
     call.say("drawing")
-    from headfit.plot._drawing import matplotlib
+    import matplotlib.pyplot as plt  # that it is there was checked with the options
 
-    matplotlib().use("agg")  # pyplot opens no window
-    import matplotlib.pyplot as plt
+    plt.switch_backend("agg")  # which opens no window
 
     def save(path: Path) -> None:
         replace_file(path, lambda file: plt.gcf().savefig(file, format=path.suffix[1:]))

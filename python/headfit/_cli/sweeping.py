@@ -41,14 +41,15 @@ def sweep(call: Call) -> Outcome:
     out = options.pop("out", None)
     if out is None:
         raise InputError(f"{file}: out must be given, there or as --out")
+    if scheduler is not None:
+        call.refuse(call.keys() & {"workers"}, "must not be given beside --scheduler")
     with contextlib.ExitStack() as stack:
-        if scheduler is not None:
-            call.refuse(call.keys() & {"workers"}, "must not be given beside --scheduler")
+        if scheduler is not None and not dry_run:
             client = stack.enter_context(_connected(scheduler))
             options |= {"workers": None, "executor": client.get_executor()}
         swept = run(options.pop("points"), out, progress=call.say, **options)
     done, failed = len(swept.rows), len(swept.failures)
-    figures = {"table": str(out), "done": done, "failed": failed}
+    figures = {"table": str(out), "done": done, "failed": failed, "damaged": swept.damaged}
     lines = [f"{out}: {done} points done, {failed} failed"]
     if dry_run:
         figures["to_compute"] = swept.to_compute
@@ -58,7 +59,6 @@ def sweep(call: Call) -> Outcome:
         error = " ".join(failure["exception"].split())
         lines.append(f"  failed: {', '.join(said)}{': ' if said else ''}{error}")
     lines += [f"  damaged: {line}" for line in swept.damaged]
-    figures["damaged"] = swept.damaged
     return Outcome(figures, "\n".join(lines), dry_run or not failed)
 
 

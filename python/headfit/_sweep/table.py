@@ -184,10 +184,14 @@ class Sweep(Shown):
     array([ True,  True])
     """
 
-    to_compute = 0
-
-    def __init__(self, path: Path, records: Iterable[Record], damaged: Sequence[str] = ()) -> None:
-        self.path, self.damaged = path, list(damaged)
+    def __init__(
+        self,
+        path: Path,
+        records: Iterable[Record],
+        damaged: Sequence[str] = (),
+        to_compute: int = 0,
+    ) -> None:
+        self.path, self.damaged, self.to_compute = path, list(damaged), to_compute
         self.rows: list[Record] = []
         self.failures: list[Record] = []
         for record in records:

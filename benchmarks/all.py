@@ -19,6 +19,7 @@ import measure
 HERE = Path(__file__).parent
 RUNS = {
     "attention": [],
+    "sparse_masks": ["--keys", "64"],
     "certificate": ["--million"],
     "projection": [],
     "max_margin": [],

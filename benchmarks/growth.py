@@ -10,6 +10,7 @@ import math
 import time
 
 import numpy as np
+import scipy.sparse as sp
 
 import headfit as hf
 import measure
@@ -37,6 +38,16 @@ def topk(n, d, threads):
 def apply(n, d, threads):
     Q, K = head(n, d)
     return lambda: hf.attention_apply(Q, K, K, num_threads=threads)
+
+
+def within_mask(n, keys, threads):
+    columns = np.random.default_rng(1).integers(0, n // keys, (n, keys)) + np.arange(
+        0, n, n // keys
+    )
+    parts = np.ones(n * keys, bool), columns.ravel(), np.arange(0, n * keys + 1, keys)
+    Q, K = head(n, 64)
+    attention = hf.Attention(Q, K, mask=sp.csr_array(parts, shape=(n, n)))
+    return lambda: attention.apply(K, num_threads=threads)
 
 
 def certificate(n, d, threads, mass=False):
@@ -84,6 +95,8 @@ SERIES = (
     ("attention matrix, n=2048", "d", lambda s, t: attention(2048, s, t), (32, 64, 128, 256), 1),
     ("top-8, d=64", "n", lambda s, t: topk(s, 64, t), (2048, 4096, 8192, 16384), 2),
     ("attention x V, d=64", "n", lambda s, t: apply(s, 64, t), (2048, 4096, 8192), 2),
+    ("attention x V, d=64, 64 random keys a row", "n", lambda s, t: within_mask(s, 64, t),
+     (16384, 65536, 262144), 1),
     ("certificate, d=16", "n", lambda s, t: certificate(s, 16, t),
      (8192, 16384, 32768, 65536), 2),
     ("certificate with mass, d=16", "n", lambda s, t: certificate(s, 16, t, True),

@@ -25,6 +25,24 @@ void bind_attention(py::module_& m) {
     });
   }, Standard(), py::arg("logits"), py::arg("out"), py::arg("is_fresh"), py::arg("threads"));
 
+  // Returns an array (heads, entries) of what stands at the entries of a sparse mask.
+  m.def("attention_entries", [](const LogitArrays& x, bool as_logits, int threads) {
+    const PythonRun run(threads);
+    py::array result;
+    compute_in(x.in_double(), [&]<class T>() {
+      const LogitSource<T> source = x.view<T>();
+      Array<T> out(std::vector<Index>{x.heads(), entry_starts(source).back()});
+      T* to = out.mutable_data();
+      const auto what = as_logits ? EntryValues::logits : EntryValues::weights;
+      {
+        const py::gil_scoped_release release;
+        attention_entries(source, what, to, run);
+      }
+      result = out;
+    });
+    return result;
+  }, Standard(), py::arg("logits"), py::arg("as_logits"), py::arg("threads"));
+
   m.def("attention_topk",
         [](const LogitArrays& x, py::array columns, py::array values, bool as_logits, int threads) {
     const PythonRun run(threads);

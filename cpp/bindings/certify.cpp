@@ -110,6 +110,17 @@ void bind_certify(py::module_& m) {
         Standard(), py::arg("target"), py::arg("matrix"), py::arg("tolerances"),
         py::arg("threads"));
 
+  m.def("certify_sparse_matrix",
+        [](const TargetArrays& target, const CompressedArrays& matrix, const Tolerances& tolerances,
+           int threads) {
+    const CompressedRows entries = matrix.view();
+    return as_dict(on_target(target, threads, [&](const Target& view, const PythonRun& run) {
+      return certify_sparse_matrix(view, entries, tolerances, run);
+    }));
+  },
+        Standard(), py::arg("target"), py::arg("matrix"), py::arg("tolerances"),
+        py::arg("threads"));
+
   m.def("operand_bounds",
         [](const py::array& x, const std::string& format, double factor, bool in_float32,
            double product_error) {

@@ -1,7 +1,7 @@
 // Sparse patterns out of attention.
 #include "headfit/sparsify/sparsify.hpp"
 
-#include "logits.hpp"
+#include "targets.hpp"
 
 namespace headfit::python {
 namespace {
@@ -17,22 +17,6 @@ struct SparsifyArguments {
   SparsifyOptions options() const {
     return {per_row,         mass,         per_column,
             span_of(exempt), exempt_sinks, keep_max ? OnEmpty::keep_max : OnEmpty::raise};
-  }
-};
-
-// A nonnegative sparse matrix, with the arrays that it lies in.
-struct CompressedArrays {
-  Array<Offset> offsets;
-  Array<Column> columns;
-  Array<double> weights;
-  Index cols;
-
-  CompressedRows view() const {
-    if (offsets.size() < 1 || columns.size() != weights.size() ||
-        offsets.data()[offsets.size() - 1] != columns.size()) {
-      throw InputError("M must have row offsets that end at its number of entries");
-    }
-    return {offsets.size() - 1, cols, offsets.data(), columns.data(), weights.data()};
   }
 };
 

@@ -25,6 +25,22 @@ struct TargetArrays {
   }
 };
 
+// A nonnegative sparse matrix, with the arrays that it lies in.
+struct CompressedArrays {
+  Array<Offset> offsets;
+  Array<Column> columns;
+  Array<double> weights;
+  Index cols;
+
+  CompressedRows view() const {
+    if (offsets.size() < 1 || columns.size() != weights.size() ||
+        offsets.data()[offsets.size() - 1] != columns.size()) {
+      throw InputError("M must have row offsets that end at its number of entries");
+    }
+    return {offsets.size() - 1, cols, offsets.data(), columns.data(), weights.data()};
+  }
+};
+
 // Calls work(target, run) without the interpreter lock.
 template <class F>
 auto on_target(const TargetArrays& target, int threads, const F& work) {

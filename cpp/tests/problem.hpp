@@ -146,17 +146,33 @@ void put_keys(Problem<T>& p, Numbers& numbers) {
   p.mask.keys_col = 1;
 }
 
+// With a share of about 0.03, entries are computed one by one.
 template <class T>
-void put_sparse(Problem<T>& p, Numbers& numbers) {
+void put_sparse(Problem<T>& p, Numbers& numbers, double share) {
   p.sparse_offsets = {0};
   for (Index i = 0; i < p.n; ++i) {
     for (Index j = 0; j < p.m; ++j) {
-      if (numbers.next() < -0.3) p.sparse_columns.push_back(static_cast<Column>(j));
+      if (numbers.next() < 2 * share - 1) p.sparse_columns.push_back(static_cast<Column>(j));
     }
     p.sparse_offsets.push_back(static_cast<Offset>(p.sparse_columns.size()));
   }
   p.mask.sparse_offsets = p.sparse_offsets.data();
   p.mask.sparse_columns = p.sparse_columns.data();
+}
+
+// The sparse mask of a problem as a dense one.
+template <class T>
+void make_dense(Problem<T>& p) {
+  p.dense = std::make_unique<bool[]>(static_cast<std::size_t>(p.n * p.m));
+  for (Index i = 0; i < p.n; ++i) {
+    for (Index j = 0; j < p.m; ++j) {
+      p.dense[static_cast<std::size_t>(i * p.m + j)] = p.mask.allows(0, i, j, p.n, p.m);
+    }
+  }
+  p.mask = {};
+  p.mask.dense = p.dense.get();
+  p.mask.dense_row = p.m;
+  p.mask.dense_col = 1;
 }
 
 template <class T>
@@ -183,7 +199,19 @@ std::vector<Masking<T>> all_masks() {
       {"window", [](P& p, Numbers&) { p.mask.left = 3, p.mask.right = 0; }},
       {"two-sided window", [](P& p, Numbers&) { p.mask.left = 5, p.mask.right = 20; }},
       {"dense", put_dense<T>},
-      {"sparse", put_sparse<T>},
+      {"sparse", [](P& p, Numbers& numbers) { put_sparse(p, numbers, 0.35); }},
+      {"few entries", [](P& p, Numbers& numbers) { put_sparse(p, numbers, 0.03); }},
+      {"few entries, window, keys, lengths, bias, softcap, rows",
+       [](P& p, Numbers& numbers) {
+    put_sparse(p, numbers, 0.03);
+    put_keys(p, numbers);
+    put_lengths(p, numbers);
+    put_bias(p, numbers);
+    p.mask.left = p.m / 2;
+    p.softcap = 3;
+    p.some_rows = true;
+    for (Index i = p.n - 1; i >= 0; i -= 2) p.rows.push_back(i);
+  }},
       {"lengths", put_lengths<T>},
       {"keys", put_keys<T>},
       {"bias", put_bias<T>},

@@ -145,6 +145,48 @@ TEST(loss_is_the_mean_divergence) {
   }
 }
 
+// Passages that are long enough for several units.
+TEST(loss_of_few_entries_is_that_of_the_dense_mask) {
+  for (const double softcap : {0.0, 2.0}) {
+    for (const std::vector<double>& sinks : {std::vector<double>{}, {0.5, -1}}) {
+      std::vector<Problem<double>> sparse, dense;
+      for (const Index n : {1, 40, 1300}) {
+        for (auto* problems : {&sparse, &dense}) {
+          Numbers numbers(static_cast<std::uint64_t>(n));
+          Problem<double>& p = problems->emplace_back(heads, heads, n, n, dim, numbers);
+          put_sparse(p, numbers, 0.02);
+          if (n == 40) {  // the last row attends to all keys
+            p.sparse_columns.resize(static_cast<std::size_t>(p.sparse_offsets[39]));
+            for (Index j = 0; j < n; ++j) p.sparse_columns.push_back(static_cast<Column>(j));
+            p.sparse_offsets.back() = static_cast<Offset>(p.sparse_columns.size());
+          }
+          p.mask.sparse_columns = p.sparse_columns.data();
+          p.softcap = softcap;
+          p.sinks = sinks;
+        }
+        CHECK(n == 1 || whole_row_layouts(sparse.back().source(), Run{1, {}}).rows);
+        make_dense(dense.back());
+      }
+      const auto views = sources(sparse), dense_views = sources(dense);
+      const CompressLoss<double> one(views, Run{1, {}}), other(dense_views, Run{1, {}});
+      CHECK(one.rows() == other.rows());
+      CHECK((one.moments().keys - other.moments().keys).norm() < 1e-12);
+      for (Index h = 0; h < heads; ++h) {
+        const auto at = static_cast<std::size_t>(h);
+        CHECK((one.moments().queries[at] - other.moments().queries[at]).norm() < 1e-12);
+      }
+      const Matrix<double> maps = random_maps(3, 2);
+      Matrix<double> gradient, expected;
+      const double loss = one.evaluate(maps, &gradient, Run{3, {}});
+      CHECK(std::abs(loss - other.evaluate(maps, &expected, Run{1, {}})) < 1e-12);
+      CHECK((gradient - expected).norm() < 1e-12);
+      const auto targets = one.all_targets(Run{2, {}});
+      CHECK(std::abs(one.evaluate(maps, &gradient, Run{1, {}}, &targets) - loss) < 1e-11);
+      CHECK((gradient - expected).norm() < 1e-11);
+    }
+  }
+}
+
 TEST(gradient_is_the_finite_difference) {
   const auto problems = passages<double>({0.5, 3});
   const auto views = sources(problems);

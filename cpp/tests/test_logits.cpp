@@ -200,6 +200,55 @@ void check_hits() {
 TEST(hits_float) { check_hits<float>(); }
 TEST(hits_double) { check_hits<double>(); }
 
+// A fold that takes entries, and counts the rows that came so and the tiles.
+template <class T>
+struct EntryFold {
+  Stack<T>& out;
+  Index& rows;
+  Index& tiles;
+
+  void begin(const RowBlock&) {}
+  void tile(const RowBlock&, const Tile<T>&) { ++tiles; }
+  void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
+    ++rows;
+    CHECK(block.by_entries && std::ranges::is_sorted(entries.columns));
+    for (Index c = 0; c < entries.count(); ++c) {
+      out.at(block.head, block.first + r, entries.column(c)) = entries.data[c];
+    }
+    for (Index c = entries.count(); c < entries.padded(); ++c) {
+      CHECK(entries.data[c] == -infinity);
+    }
+  }
+  void end(const RowBlock&) {}
+};
+
+template <class T>
+void check_entries() {
+  Numbers numbers(11);
+  for (const Index d : {Index(1), Index(5), Index(16), Index(64)}) {
+    Problem<T> p(2, 2, 200, 900, d, numbers);
+    put_sparse(p, numbers, 0.02);
+    Stack<T> want(2, 200, 900), got(2, 200, 900, T(-infinity));
+    const LogitSource<T> source = p.source();
+    const PackedKeys<T> keys(source, 0, 1, {1, {}});
+    LogitReader<T> reader(source, keys);
+    for (Index h = 0; h < 2; ++h) {
+      const Index stride = round_up(Index(900), Blocking<T>::panel);
+      Buffer<T> rows;
+      T* to = rows.ensure(round_up(Index(200), Blocking<T>::row_group) * stride);
+      reader.read({h, 0, 200, 0, 900}, to, stride);
+      for (Index i = 0; i < 200; ++i) std::copy_n(to + i * stride, 900, &want.at(h, i, 0));
+    }
+    Index rows = 0, tiles = 0;
+    stream_tiles(source, Run{1, {}}, [&] { return EntryFold<T>{got, rows, tiles}; });
+    CHECK(rows == 400 && tiles == 0);
+    CHECK_THAT(got.data == want.data, "d=", d, ", ", sizeof(T) * 8, " bits");
+  }
+}
+
+TEST(few_entries_have_the_bits_of_tiles_float) { check_entries<float>(); }
+TEST(few_entries_have_the_bits_of_tiles_double) { check_entries<double>(); }
+
 TEST(a_block_of_rows_sees_the_columns_of_its_mask_only) {
   // The keys beyond key_lengths hold NaN: no row may attend to them, so they must not be read.
   Numbers numbers(9);

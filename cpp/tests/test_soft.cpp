@@ -76,11 +76,138 @@ void check_loss() {
   }
 }
 
+// Single entries against tiles, where blocks are by entries, by tiles, or some of each.
+template <class T>
+void check_entries() {
+  std::uint64_t seed = 0;
+  for (const double share : {0.001, 0.01, 0.03, 0.4}) {
+    for (const auto& [n, m, d] : {std::array<Index, 3>{1, 1, 1}, {70, 300, 3}, {160, 1000, 17}}) {
+      Numbers numbers(++seed);
+      Problem<T> wide(1, 1, n, m, 6, numbers);
+      put_sparse(wide, numbers, share);
+      if (n == 160) {  // the last rows may attend to many keys
+        for (Index i = 130; i < n; ++i) {
+          wide.sparse_columns.resize(
+              static_cast<std::size_t>(wide.sparse_offsets[static_cast<std::size_t>(i)]));
+          for (Index j = i % 3; j < m; j += 2) {
+            wide.sparse_columns.push_back(static_cast<Column>(j));
+          }
+          wide.sparse_offsets[static_cast<std::size_t>(i + 1)] =
+              static_cast<Offset>(wide.sparse_columns.size());
+        }
+        wide.mask.sparse_columns = wide.sparse_columns.data();
+      }
+      const Problem<T> small = smaller(wide, d, numbers);
+      const KeyLayouts layouts = whole_row_layouts(small.source(), Run{1, {}});
+      CHECK(n == 1 || layouts.rows == (share < 0.1));
+      CHECK(n == 1 || layouts.panels == (share > 0.1 || n == 160));
+      const auto loss = [&](const SoftTarget<T>& target, const Mask& mask, int threads) {
+        return soft_loss<T>(target, mask, head(small.q), head(small.k), Run{threads, {}});
+      };
+      SoftTarget<T> target, matrix;
+      target.attention = wide.source();
+      const auto weights = attention(wide);
+      std::vector<T> rows;
+      for (const auto& row : weights) rows.insert(rows.end(), row.begin(), row.end());
+      matrix.matrix.emplace(MatrixView<T>(rows.data(), n, m, RowStride(m)));
+      matrix.mask = wide.mask;
+      const SoftLoss<T> one = loss(target, small.mask, 1), two = loss(target, small.mask, 2);
+      const SoftLoss<T> third = loss(matrix, small.mask, 1);
+      CHECK(one.loss == two.loss && one.gradient == two.gradient);
+      CHECK(one.curvature == two.curvature);
+      Problem<T> open(1, 1, n, m, 6, numbers);
+      open.q = wide.q, open.k = wide.k;
+      open.mask = wide.mask;
+      make_dense(open);
+      target.attention = open.source();
+      const SoftLoss<T> tiles = loss(target, open.mask, 1);
+      const T rounding = (sizeof(T) == 4 ? T(1e-5) : T(1e-13)) * static_cast<T>(n + 10);
+      for (const SoftLoss<T>* got : {&one, &third}) {
+        CHECK(std::abs(got->loss - tiles.loss) < rounding);
+        CHECK((got->gradient - tiles.gradient).cwiseAbs().maxCoeff() < rounding);
+        CHECK((got->curvature - tiles.curvature).cwiseAbs().maxCoeff() < rounding);
+      }
+    }
+  }
+}
+
+// The distances by their definition; the masks of both heads may differ.
+void check_distances(const Problem<double>& target, const Problem<double>& other) {
+  const auto rows_of = [](const Problem<double>& p) {
+    std::vector<std::vector<double>> rows = attention(p);
+    const double sink = p.source().sink(0);
+    for (Index i = 0; i < p.n; ++i) {  // what the sink takes is one more column
+      auto& row = rows[static_cast<std::size_t>(i)];
+      double sum = 0;
+      for (Index j = 0; j < p.m; ++j) sum += std::exp(p.logit(0, i, j));
+      const bool attends = sum > 0;
+      const double share = attends ? std::exp(sink) / (sum + std::exp(sink)) : 0;
+      for (double& x : row) x *= 1 - share;
+      row.push_back(share);
+    }
+    return rows;
+  };
+  SoftTarget<double> soft;
+  soft.attention = target.source();
+  const SoftDistances got = compare_soft(soft, other.source(), Run{2, {}});
+  const auto a = rows_of(target), b = rows_of(other);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    double kl = 0, tv = 0;
+    for (std::size_t j = 0; j < a[i].size(); ++j) {
+      tv += std::abs(a[i][j] - b[i][j]) / 2;
+      if (a[i][j] > 0) kl += a[i][j] * (std::log(a[i][j]) - std::log(b[i][j]));
+    }
+    CHECK_THAT(std::abs(got.variation[i] - tv) < 1e-12, i, ": ", got.variation[i], " ", tv);
+    CHECK_THAT(got.divergence[i] == kl || std::abs(got.divergence[i] - std::max(kl, 0.0)) < 1e-11,
+               i, ": ", got.divergence[i], " ", kl);
+  }
+}
+
 }  // namespace
 
 TEST(loss_and_gradient) {
   check_loss<float>();
   check_loss<double>();
+}
+
+TEST(loss_of_few_entries) {
+  check_entries<float>();
+  check_entries<double>();
+}
+
+TEST(distances_within_all_masks) {
+  std::uint64_t seed = 100;
+  for (const auto& masking : all_masks<double>()) {
+    for (const bool with_sink : {false, true}) {
+      Numbers numbers(++seed);
+      Problem<double> one(1, 1, 70, 300, 6, numbers), other(1, 1, 70, 300, 3, numbers);
+      Numbers same = numbers;
+      masking.put(one, numbers);
+      masking.put(other, same);
+      one.some_rows = other.some_rows = false;
+      if (with_sink) one.sinks = {0.3}, other.sinks = {-0.2};
+      check_distances(one, other);
+    }
+  }
+}
+
+TEST(distances_of_heads_with_different_masks) {
+  Numbers numbers(200);
+  Problem<double> all(1, 1, 70, 300, 6, numbers), few(1, 1, 70, 300, 3, numbers);
+  Problem<double> fewer(1, 1, 70, 300, 3, numbers);
+  put_sparse(few, numbers, 0.03);
+  fewer.sparse_offsets = {0};
+  for (Index i = 0; i < 70; ++i) {  // every second entry of most rows, and none of some
+    for (std::size_t c = i % 5 == 0 ? 1000 : 0; c < few.mask.sparse_row(i).size(); c += 2) {
+      fewer.sparse_columns.push_back(few.mask.sparse_row(i)[c]);
+    }
+    fewer.sparse_offsets.push_back(static_cast<Offset>(fewer.sparse_columns.size()));
+  }
+  fewer.mask.sparse_offsets = fewer.sparse_offsets.data();
+  fewer.mask.sparse_columns = fewer.sparse_columns.data();
+  for (const auto* one : {&all, &few, &fewer}) {
+    for (const auto* other : {&all, &few, &fewer}) check_distances(*one, *other);
+  }
 }
 
 TEST(descent_recovers_a_head_of_the_size) {

@@ -290,7 +290,8 @@ def doors(folder: Path) -> Iterator[Door]:
         "leak": between(0, 1), "distortion": without(between(0, np.inf), 0),
         "max_logit": of_logits,
     })  # fmt: skip
-    dtypes: list[Any] = ["float", "f4", "int8", "", np.int32, np.complex64, *NOT_TEXT]
+    # NumPy's other names of a dtype, such as "f4", are taken.
+    dtypes: list[Any] = ["int8", "", np.int32, np.complex64, *NOT_TEXT]
     texts = ["", "Learned", "x", *NOT_TEXT]
     vectors = optional([*NOT_ARRAY, [0.5], [N], [-1 - N], [[0]], [True], N, 0.5, ragged()])
     logits = {
@@ -318,7 +319,8 @@ def doors(folder: Path) -> Iterator[Door]:
     outs: list[Any] = [0, "x", np.empty((N, N), np.float32), np.empty((N, 1)), [[0.0] * N] * N]
     outs += [np.empty((N, N), order="F"), np.empty((N + 1, N)), Unusable()]
     for name in ("attention_matrix", "attention_logits"):
-        bad = {**heads, **logits, **rows, "out": outs}
+        # Without a sparse mask there is no sparse answer.
+        bad = {**heads, **logits, **rows, "out": outs, "sparse": [*NOT_FLAG, True]}
         if name == "attention_logits":
             del bad["sinks"]  # they belong to the softmax
         yield Door(name, getattr(hf, name), good, bad, says)
@@ -347,8 +349,12 @@ def doors(folder: Path) -> Iterator[Door]:
     measured = hf.describe(Q[None], K[None])
     places = [None, "x", 1, -1, 1.5, True, [0], slice(1), np.array([0]), Unusable(), 2**70]
     yield Door("HeadTable.statement", lambda head: measured.statement(head), {}, {"head": places})
-    yield Door("Attention.matrix", whole.matrix, {}, {**rows, "out": outs, "num_threads": threads})
-    yield Door("Attention.logits", whole.logits, {}, {**rows, "num_threads": threads})
+    yield Door("Attention.matrix", whole.matrix, {}, {
+        **rows, "out": outs, "sparse": [*NOT_FLAG, True], "num_threads": threads,
+    })  # fmt: skip
+    yield Door("Attention.logits", whole.logits, {}, {
+        **rows, "sparse": [*NOT_FLAG, True], "num_threads": threads,
+    })  # fmt: skip
     of_top = {"k": top["k"], "values": texts, "renormalize": NOT_FLAG, "num_threads": threads}
     of_top |= by_workers
     yield Door("Attention.topk", whole.topk, {"k": 2}, of_top)
@@ -383,7 +389,9 @@ def doors(folder: Path) -> Iterator[Door]:
         "num_threads": threads, **by_workers,
     }  # fmt: skip
     yield Door("certify", hf.certify, {"A": A, **good, "leak": 0.3}, judged, says)
-    of_matrix = optional([*BAD_MATRIX, np.ones((N, DIM)), -np.eye(N), np.full((N, N), np.inf)])
+    of_matrix = [x for x in BAD_MATRIX if x is not None and not sp.issparse(x)]
+    of_matrix += [np.ones((N, DIM)), -np.eye(N), np.full((N, N), np.inf)]
+    of_matrix += [sp.csr_array(-np.eye(N)), sp.eye_array(N + 1)]
     roundings = optional(texts)
     yield Door("Kernel", hf.Kernel, {}, {
         "accumulate": texts, "scale": texts, "fused": NOT_FLAG, "operands": roundings,
@@ -515,7 +523,7 @@ def doors(folder: Path) -> Iterator[Door]:
     }, {"dims": "dims?", "bases": "bases?", "widths": "width"})  # fmt: skip
     sharp = hf.rope.filter(**turned)
     yield Door("RopeFilter.attention", sharp.attention, {}, {
-        "n": optional(counts(1, N)), "dtype": [*without(dtypes, "f4", "float"), "bfloat16"],
+        "n": optional(counts(1, N)), "dtype": [*dtypes, "bfloat16"],
     })  # fmt: skip
     yield Door("RopeFilter.rounding", sharp.rounding, {}, {"dtype": dtypes})
 
@@ -523,7 +531,7 @@ def doors(folder: Path) -> Iterator[Door]:
         "keys": [*BAD_MATRIX, np.full((N, 2), np.nan), np.ones((N, 0))], "kind": NOT_TEXT,
     })  # fmt: skip
     sizes = {"n": [*counts(1, 2**31 - 1), None], "dim": [*counts(1), 2**40, None]}
-    keyed_dtypes = [*without(dtypes, "f4", "float", None), "bfloat16", "float16", None]
+    keyed_dtypes = [*without(dtypes, None), "bfloat16", "float16", None]
     with_torch: list[Any] = []
     try:
         import torch

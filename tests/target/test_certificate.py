@@ -277,6 +277,44 @@ def test_given_matrix(dtype):
     assert lost.row_distortion[3] == np.inf
 
 
+@pytest.mark.parametrize("mask", [None, "causal", "dense", "sparse"])
+def test_a_sparse_matrix_is_judged_as_the_same_matrix_dense(mask):
+    n = 60
+    rng = np.random.default_rng(0)
+    allowed = np.tri(n, dtype=bool) & (rng.random((n, n)) < 0.4) | np.eye(n, dtype=bool)
+    mask = {"dense": allowed, "sparse": sp.csr_array(allowed)}.get(mask, mask)
+    A = sp.csr_array(np.eye(n))
+    for case in range(30):
+        M = np.where(allowed, rng.random((n, n)), 0) * (rng.random((n, n)) < rng.random())
+        M[rng.random(n) < 0.3] = 0
+        M += np.diag(rng.random(n) < 0.8)
+        if case % 2:  # many rows have their whole mass on the support
+            M = np.where(rng.random((n, 1)) < 0.5, np.diag(np.diag(M)), M)
+        M = M.astype(np.float32 if case % 3 else np.float64)
+        stored = sp.coo_array(M)
+        if case % 4 == 0:  # with zeros that are stored
+            stored = sp.csr_array((M[allowed], np.nonzero(allowed)), shape=(n, n))
+        one, other = (hf.certify(A, matrix=x, mask=mask, num_threads=2) for x in (stored, M))
+        assert one.to_dict() == other.to_dict()
+        for name in ("row_leak", "row_distortion", "row_tv", "row_stray", "row_status"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_a_sparse_matrix_that_cannot_be_judged():
+    A = np.eye(3)
+    with pytest.raises(hf.errors.InputError, match="row 2, column 0"):
+        hf.certify(A, matrix=sp.csr_array([[1.0, 0, 0], [0, 1, 0], [-0.5, 0, 1]]))
+    with pytest.raises(hf.errors.NonFiniteError, match="row 1, column 1"):
+        hf.certify(A, matrix=sp.csr_array(np.diag([1, np.inf, 1])))
+    with pytest.raises(hf.errors.InputError, match="masked"):
+        hf.certify(A, matrix=sp.csr_array([[1.0, 1e-9, 0], [0, 1, 0], [0, 0, 1]]), mask="causal")
+    with pytest.raises(hf.errors.InputError, match="3 rows and columns"):
+        hf.certify(A, matrix=sp.eye_array(4))
+    with pytest.raises(hf.errors.InputError, match="matrix must be float16"):
+        hf.certify(A, matrix=sp.eye_array(3, dtype=np.longdouble))
+    assert hf.certify(A, matrix=sp.eye_array(3, dtype=np.int8)).dtype == "float64"
+
+
 def _ratios(A, M):
     dense = A.toarray()
     for i in range(dense.shape[0]):

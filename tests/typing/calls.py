@@ -33,15 +33,16 @@ class Table:
 
 def arrays(Q: NDArray[np.float32], tensor: Tensor, table: Table, K: NDArray[np.float64]) -> None:
     assert_type(hf.attention_matrix(Q, K), NDArray[Any])
+    assert_type(hf.attention_matrix(Q, K, sparse=True), sp.csr_array)
     hf.attention_matrix(tensor, tensor, mask="causal")
     hf.attention_matrix([[1.0, 2.0]], [[1, 2], [3, 4]])
     hf.attention_matrix(table, [Q, Q], mask=("window", (3, 0)), position=("rope", 500_000.0))
     hf.attention_matrix(Q, K, mask=np.tri(3, dtype=bool), key_mask=np.ones(3, bool))
     hf.attention_matrix("Q", K)  # type: ignore[arg-type]
-    hf.attention_matrix(None, K)  # type: ignore[arg-type]
+    hf.attention_matrix(None, K)  # type: ignore[call-overload]
     hf.attention_matrix(Q, K, mask="casual")  # type: ignore[arg-type]
-    hf.attention_matrix(Q, K, position="rotary")  # type: ignore[arg-type]
-    hf.attention_matrix(Q, K, scael=1.0)  # type: ignore[call-arg]
+    hf.attention_matrix(Q, K, position="rotary")  # type: ignore[call-overload]
+    hf.attention_matrix(Q, K, scael=1.0)  # type: ignore[call-overload]
 
 
 def targets(A: sp.csr_array, dense: NDArray[np.float64]) -> None:

@@ -26,39 +26,74 @@ class ProfileFold : public WholeRows<T> {
         columns_(columns),
         offsets_(offsets) {}
 
+  void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
+    const auto place = [&](Index c) { return entries.column(c); };
+    // This goes through the entries. Whole rows go through the earlier places of the row's token
+    // instead, which may be many more.
+    const auto follows = [&](Index row, double sum) {
+      const Offset* tokens = options_.tokens + block.head * options_.token_head_stride;
+      double total = 0;
+      for (Index c = 0; c < entries.count() && place(c) < row; ++c) {
+        const bool follows_same = place(c) > 0 && tokens[place(c) - 1] == tokens[row];
+        if (follows_same) total += static_cast<double>(entries.data[c]) / sum;
+      }
+      return total;
+    };
+    const double factor = finish_row(block, r, entries.data, entries.padded(), place, follows);
+    const Index position = block.first + r + m_ - n_;
+    for (Index c = 0; c < entries.count(); ++c) {
+      const double weight = static_cast<double>(entries.data[c]) * factor;
+      columns_.add(block.head * m_ + place(c), &weight, 1);
+      offsets_.add(block.head * (n_ + m_ - 1) + position - place(c) + n_ - 1, &weight, 1);
+    }
+  }
+
   void end(const RowBlock& block) {
+    if (block.by_entries) return;
     const Index width = this->padded(block);
     column_terms_.assign(static_cast<std::size_t>(width), 0.0);
     offset_terms_.assign(static_cast<std::size_t>(width + block.count), 0.0);
-    for (Index r = 0; r < block.count; ++r) finish_row(block, r);
+    for (Index r = 0; r < block.count; ++r) {
+      T* x = this->row(r);
+      const auto place = [&](Index c) { return block.col_begin + c; };
+      const auto follows = [&](Index row, double sum) { return induction(block, row, x, sum); };
+      spread(block, r, x, finish_row(block, r, x, this->padded(block), place, follows));
+    }
     const Index cols = block.col_end - block.col_begin;
     columns_.add(block.head * m_ + block.col_begin, column_terms_.data(), cols);
     add_offsets(block, cols);
   }
 
  private:
-  void finish_row(const RowBlock& block, Index r) {
+  // Replaces a row of logits, of which x[c] stands in column column_of(c), by exponentials. Returns
+  // what turns these into weights; 0 where the mask allows nothing. follows(row, sum) is the share
+  // of the keys that follow an earlier occurrence of the row's token.
+  template <class Place, class Follows>
+  double finish_row(const RowBlock& block, Index r, T* x, Index padded, const Place& column_of,
+                    const Follows& follows) {
     const Index row = block.first + r;
     const Index place = block.head * n_ + row;
-    const Index padded = this->padded(block);
-    T* x = this->row(r);
     const T max = row_max(x, padded);
     if (max == -std::numeric_limits<T>::infinity()) {
       out_.top_mass[place] = out_.log_gamma[place] = 0;
       out_.kept[place] = 0;
       if (out_.induction) out_.induction[place] = std::numeric_limits<double>::quiet_NaN();
-      return;
+      std::fill_n(x, padded, T(0));
+      return 0;
     }
     best_.start(options_.per_row, std::numeric_limits<double>::infinity(), -1);
-    best_.offer(x, block.col_begin, padded, [](const auto&) { return true; });
+    best_.offer(x, padded, column_of, [](const auto&) { return true; });
     const auto shift = simd::RowShift<T>::at(max);
     const double sum = exp_sum<T, Exponentials::keep>(x, padded, shift);
     const double log_sum = static_cast<double>(max) + std::log(sum / exp_of(max, shift));
     best_.finish(list_, [&](double logit) { return logit - log_sum; }, least_log_share);
     count_support(block.head, place);
     const double key_mass = SumWithSink::of(log_sum, source_.sink(block.head)).key_mass;
-    spread(block, r, x, 1 / sum * key_mass);
-    if (out_.induction) out_.induction[place] = induction(block, row, x, sum) * key_mass;
+    if (out_.induction) {
+      out_.induction[place] = has_earlier(block, row) ? follows(row, sum) * key_mass
+                                                      : std::numeric_limits<double>::quiet_NaN();
+    }
+    return 1 / sum * key_mass;
   }
 
   void count_support(Index head, Index place) {
@@ -102,13 +137,19 @@ class ProfileFold : public WholeRows<T> {
     offsets_.add(block.head * (n_ + m_ - 1) + least + n_ - 1, offset_terms_.data(), count);
   }
 
+  // Whether a key before the row follows an earlier occurrence of the row's token.
+  bool has_earlier(const RowBlock& block, Index row) const {
+    const Offset* previous = previous_ + block.head * n_;
+    const Offset last = previous[row];
+    return last >= 0 && (last + 1 < row || previous[last] >= 0);
+  }
+
   double induction(const RowBlock& block, Index row, const T* x, double sum) const {
     const Offset* previous = previous_ + block.head * n_;
-    double total = std::numeric_limits<double>::quiet_NaN();
+    double total = 0;
     for (Offset j = previous[row]; j >= 0; j = previous[j]) {
       const Index col = j + 1;
       if (col >= row) continue;  // the row's own token, or a later one
-      if (std::isnan(total)) total = 0;
       if (col >= block.col_begin && col < block.col_end) {
         total += static_cast<double>(x[col - block.col_begin]) / sum;
       }

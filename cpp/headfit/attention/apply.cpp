@@ -8,7 +8,7 @@ namespace headfit {
 namespace {
 
 // The values of a few heads, packed into panels for the microkernel. Its inner dimension runs over
-// the keys here.
+// the keys here. Where there are entries and no tiles, whole panels are read where they lie.
 template <class T>
 class PackedValues {
  public:
@@ -22,11 +22,37 @@ class PackedValues {
 
   Index cols() const { return panels_ * Blocking<T>::panel; }
 
-  void pack(Index first_head, Index heads, const Run& run) {
+  void pack(Index first_head, Index heads, const KeyLayouts& layouts, const Run& run) {
     first_ = first_head;
+    constexpr Index few = 1024;  // rows of a task
+    const Index tasks = (rows_ + few - 1) / few;
+    std::vector<T> largest(static_cast<std::size_t>(heads * tasks), T(0));
+    // For all heads: work(reader, head, first row, end of the rows, largest |value| of the task).
+    const auto for_rows = [&](const auto& work) {
+      parallel_tasks(heads * tasks, run, [&] {
+        return [&, values = HeadRows<T>(v_)](Index task) mutable {
+          const Index first = task % tasks * few;
+          work(values, first_ + task / tasks, first, std::min(first + few, rows_),
+               largest[static_cast<std::size_t>(task)]);
+        };
+      });
+    };
+    for_rows([&](HeadRows<T>& values, Index head, Index first, Index end, T& most) {
+      const Index valid = std::min(end, valid_rows(head));
+      for (Index i = first; i < valid; ++i) checked_row("V", values, head, i, most);
+    });
+    for (Index h = 0; h < heads; ++h) {
+      const auto of_head = largest.begin() + h * tasks;
+      set_halvings(first_ + h, tasks > 0 ? *std::max_element(of_head, of_head + tasks) : T(0));
+    }
+    const bool are_whole = v_.is_best_in_place() && v_.cols == cols() && !mask_.key_lengths;
+    const auto halved =
+        std::find_if(halvings_.begin(), halvings_.end(), [](int h) { return h > 0; });
+    are_in_place_ = are_whole && !layouts.panels && halved == halvings_.end();
+    if (are_in_place_) return;
     data_.ensure(heads * panels_ * rows_ * Blocking<T>::panel);
-    parallel_tasks(heads, run, [&] {
-      return [&, rows = HeadRows<T>(v_)](Index task) mutable { pack_head(rows, first_ + task); };
+    for_rows([&](HeadRows<T>& values, Index head, Index first, Index end, T&) {
+      pack_rows(values, head, first, end);
     });
   }
 
@@ -34,42 +60,48 @@ class PackedValues {
   int halvings(Index head) const { return halvings_[static_cast<std::size_t>(head)]; }
 
   Index panels() const { return panels_; }
+  // The rows of a panel.
+  RowsInMemory<T> rows(Index head, Index panel) const {
+    constexpr Index width = Blocking<T>::panel;
+    if (are_in_place_) return {v_[head].data() + panel * width, v_.row_stride};
+    return {at(head, panel, 0), width};
+  }
   const T* at(Index head, Index panel, Index row) const {
     return data_.data() + (((head - first_) * panels_ + panel) * rows_ + row) * Blocking<T>::panel;
   }
 
  private:
-  void pack_head(HeadRows<T>& values, Index head) {
-    Index valid = v_.rows;
-    if (mask_.key_lengths) {
-      const Index* lengths = mask_.key_lengths + head * group_;
-      valid = *std::max_element(lengths, lengths + group_);
-    }
-    T largest = 0;
-    Checkpoints checkpoints;
-    for (Index i = 0; i < valid; ++i) {
-      checked_row("V", values, head, i, largest);
-      checkpoints.after(v_.cols);
-    }
-    // A weighted sum of values may overflow where their weighted average does not.
+  Index valid_rows(Index head) const {
+    if (!mask_.key_lengths) return v_.rows;
+    const Index* lengths = mask_.key_lengths + head * group_;
+    return *std::max_element(lengths, lengths + group_);
+  }
+
+  // A weighted sum of values may overflow where their weighted average does not.
+  void set_halvings(Index head, T largest) {
     constexpr double limit = static_cast<double>(std::numeric_limits<T>::max()) / 4;
     const double rows = static_cast<double>(std::max<Index>(v_.rows, 1));
-    int& halvings = halvings_[static_cast<std::size_t>(head)];
-    if (static_cast<double>(largest) > limit / rows) {
-      halvings = 2 + static_cast<int>(std::ceil(std::log2(rows)));
-    }
-    const T factor = static_cast<T>(std::ldexp(1.0, -halvings));
+    if (static_cast<double>(largest) <= limit / rows) return;
+    halvings_[static_cast<std::size_t>(head)] = 2 + static_cast<int>(std::ceil(std::log2(rows)));
+  }
+
+  // Rows of padding are zeros.
+  void pack_rows(HeadRows<T>& values, Index head, Index first, Index end) {
+    const T factor = static_cast<T>(std::ldexp(1.0, -halvings(head)));
     constexpr Index width = Blocking<T>::panel;
     T* out = data_.data() + (head - first_) * panels_ * rows_ * width;
-    for (Index i = 0; i < valid; ++i) {
+    const Index valid = std::clamp(valid_rows(head), first, end);
+    for (Index i = first; i < valid; ++i) {
       const RowView<T> row = values.row(head, i);
-      for (Index c = 0; c < cols(); ++c) {
-        out[(c / width * rows_ + i) * width + c % width] = c < v_.cols ? row[c] * factor : T(0);
+      for (Index p = 0; p < panels_; ++p) {
+        T* to = out + (p * rows_ + i) * width;
+        const Index count = std::min(width, v_.cols - p * width);
+        for (Index c = 0; c < count; ++c) to[c] = row[p * width + c] * factor;
+        std::fill(to + count, to + width, T(0));
       }
-      checkpoints.after(cols());
     }
     for (Index p = 0; p < panels_; ++p) {
-      std::fill(out + (p * rows_ + valid) * width, out + (p + 1) * rows_ * width, T(0));
+      std::fill(out + (p * rows_ + valid) * width, out + (p * rows_ + end) * width, T(0));
     }
   }
 
@@ -80,6 +112,7 @@ class PackedValues {
   Index rows_;
   Index panels_;
   std::vector<int> halvings_;
+  bool are_in_place_ = false;
   Buffer<T> data_;
 };
 
@@ -112,6 +145,18 @@ class ApplyFold {
       row.sum += exp_sum<T, Exponentials::keep>(x, padded, row.shift);
     }
     accumulate(block, tile);
+  }
+
+  void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
+    OnlineSum<T>& row = rows_[static_cast<std::size_t>(r)];
+    row.raise(row_max(entries.data, entries.padded()));
+    if (row.empty()) return;
+    row.sum = exp_sum<T, Exponentials::keep>(entries.data, entries.padded(), row.shift);
+    checkpoints_.after(entries.count() * width());
+    for (Index p = 0; p < values_.panels(); ++p) {
+      add_weighted_rows(entries.data, values_.rows(block.head / group_, p), entries.columns,
+                        sum(r) + p * B::panel);
+    }
   }
 
   void end(const RowBlock& block) {

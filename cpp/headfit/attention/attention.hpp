@@ -34,6 +34,18 @@ void attention_logits(const LogitSource<T>& source, const OutHeads<T>& out, cons
 template <class T>
 void attention_matrix(const LogitSource<T>& source, const OutHeads<T>& out, const Run& run);
 
+// The offsets of the entries of a sparse mask, for the rows that a source asks for; the last one is
+// their number. Throws an InputError without a sparse mask.
+template <class T>
+std::vector<Offset> entry_starts(const LogitSource<T>& source);
+
+enum class EntryValues { logits, weights };
+
+// Writes the logits or weights of these entries alone, head by head, in O(entries) time and memory.
+// Entries that something else masks are -inf or 0.
+template <class T>
+void attention_entries(const LogitSource<T>& source, EntryValues what, T* out, const Run& run);
+
 // Writes the k largest weights of every row, as fractions of the whole row. The largest comes
 // first, and of equal ones the lower column. Where a row has fewer keys, the remaining places get
 // column -1 and weight 0.

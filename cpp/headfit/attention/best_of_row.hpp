@@ -32,16 +32,16 @@ class BestOfRow {
     best_.clear(limit);
   }
 
-  // Takes consecutive entries of the row, from column `col` on, padded to whole vectors with -inf.
-  // Entries that `admit` refuses are left out.
-  template <class Admit>
-  void offer(const T* x, Index col, Index padded, const Admit& admit) {
+  // Takes entries of the row in the order of their columns, padded to whole vectors with -inf; x[c]
+  // stands in column place(c). Entries that `admit` refuses are left out.
+  template <class Place, class Admit>
+  void offer(const T* x, Index padded, const Place& place, const Admit& admit) {
     constexpr Index lanes = simd::lanes<T>;
     for (Index begin = 0; begin < padded; begin += lanes) {
       const T bar = best_.full() ? best_.bar().score : nothing;
       if (!(simd::predux_max(simd::load(x + begin)) > bar)) continue;
       for (Index c = begin; c < begin + lanes; ++c) {
-        offer_one({x[c], static_cast<Column>(col + c)}, admit);
+        if (x[c] > nothing) offer_one({x[c], static_cast<Column>(place(c))}, admit);
       }
     }
   }

@@ -1,5 +1,5 @@
-// The dense matrix, of logits or of weights. Whole rows stay in cache until they are finished, and
-// are written to memory once.
+// The matrix, of logits or of weights. Whole rows stay in cache until they are finished, and are
+// written to memory once: all of their columns, or those of a sparse mask alone.
 #include <array>
 
 #include "headfit/attention/attention.hpp"
@@ -15,8 +15,14 @@ class LogitFold : public WholeRows<T> {
  public:
   LogitFold(const OutHeads<T>& out, Index cols) : out_(out), cols_(cols) {}
 
+  void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
+    T* to = out_.row(block.head, block.first + r);
+    std::fill(to, to + cols_, hidden);
+    for (Index c = 0; c < entries.count(); ++c) to[entries.column(c)] = entries.data[c];
+  }
+
   void end(const RowBlock& block) {
-    constexpr T hidden = -std::numeric_limits<T>::infinity();
+    if (block.by_entries) return;
     for (Index r = 0; r < block.count; ++r) {
       T* to = out_.row(block.head, block.first + r);
       std::fill(to, to + block.col_begin, hidden);
@@ -26,9 +32,26 @@ class LogitFold : public WholeRows<T> {
   }
 
  private:
+  static constexpr T hidden = -std::numeric_limits<T>::infinity();
   OutHeads<T> out_;
   Index cols_;
 };
+
+// Replaces the logits of the entries of a row by their weights.
+template <class T>
+void to_weights(const LogitSource<T>& source, Index head, const Entries<T>& entries) {
+  T* x = entries.data;
+  const T max = row_max(x, entries.padded());
+  if (max == -std::numeric_limits<T>::infinity()) {
+    std::fill_n(x, entries.padded(), T(0));
+    return;
+  }
+  const Inverse<T> inverse =
+      to_exponentials(x, entries.padded(), max, source.sinks, source.sink(head));
+  for (Index c = 0; c < entries.padded(); c += simd::lanes<T>) {
+    simd::store(x + c, inverse.times(simd::load(x + c)));
+  }
+}
 
 template <class T, simd::Store how>
 class SoftmaxFold : public WholeRows<T> {
@@ -45,7 +68,15 @@ class SoftmaxFold : public WholeRows<T> {
     }
   }
 
+  void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
+    T* to = out_.row(block.head, block.first + r);
+    std::fill(to, to + cols_, T(0));
+    to_weights(source_, block.head, entries);
+    for (Index c = 0; c < entries.count(); ++c) to[entries.column(c)] = entries.data[c];
+  }
+
   void end(const RowBlock& block) {
+    if (block.by_entries) return;
     for (Index r = 0; r < block.count; ++r) {
       T* to = out_.row(block.head, block.first + r);
       write_zeros(to, block.col_begin);
@@ -63,11 +94,8 @@ class SoftmaxFold : public WholeRows<T> {
   void write_weights(const RowBlock& block, T* x, T max, T* to) {
     const Index cols = block.col_end - block.col_begin;
     if (max == -std::numeric_limits<T>::infinity()) return write_zeros(to, cols);
-    const double sink = source_.sink(block.head);
-    const auto shift = simd::RowShift<T>::at(std::max(max, static_cast<T>(sink)));
-    double sum = exp_sum<T, Exponentials::keep>(x, this->padded(block), shift);
-    if (source_.sinks) sum += sink_term(sink, shift);
-    const Inverse<T> inverse(sum);
+    const Inverse<T> inverse =
+        to_exponentials(x, this->padded(block), max, source_.sinks, source_.sink(block.head));
     simd::write_row<how>(to, cols, [&](Index c) { return inverse.times(simd::load(x + c)); });
   }
 
@@ -75,6 +103,44 @@ class SoftmaxFold : public WholeRows<T> {
   OutHeads<T> out_;
   Index cols_;
   std::array<T, Blocking<T>::tile_rows> max_;
+};
+
+// Writes the columns of a sparse mask alone.
+template <class T>
+class SparseFold : public WholeRows<T> {
+ public:
+  SparseFold(const LogitSource<T>& source, EntryValues what, std::span<const Offset> starts, T* out)
+      : source_(source), what_(what), starts_(starts), out_(out) {}
+
+  void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
+    if (what_ == EntryValues::weights) to_weights(source_, block.head, entries);
+    const Offset start = starts_[static_cast<std::size_t>(block.first + r)];
+    std::copy_n(entries.data, entries.count(), out_ + block.head * starts_.back() + start);
+  }
+
+  void end(const RowBlock& block) {
+    if (block.by_entries) return;
+    for (Index r = 0; r < block.count; ++r) {
+      const auto columns = source_.mask.sparse_row(source_.row_at(block.first + r));
+      Entries<T> picked{nullptr, columns};
+      picked.data = picked_.ensure(picked.padded());
+      std::fill_n(picked.data, picked.padded(), -std::numeric_limits<T>::infinity());
+      const T* x = this->row(r);
+      for (Index c = 0; c < picked.count(); ++c) {
+        const Index col = picked.column(c);
+        if (col >= block.col_begin && col < block.col_end)
+          picked.data[c] = x[col - block.col_begin];
+      }
+      entries(block, r, picked);
+    }
+  }
+
+ private:
+  const LogitSource<T>& source_;
+  EntryValues what_;
+  std::span<const Offset> starts_;
+  T* out_;
+  Buffer<T> picked_;
 };
 
 template <class T, simd::Store how>
@@ -100,6 +166,30 @@ void attention_matrix(const LogitSource<T>& source, const OutHeads<T>& out, cons
   }
 }
 
+template <class T>
+std::vector<Offset> entry_starts(const LogitSource<T>& source) {
+  if (!source.mask.sparse_offsets) {
+    throw InputError("only an attention with a sparse mask has a sparse matrix");
+  }
+  std::vector<Offset> starts{0};
+  for (Index place = 0; place < source.row_count(); ++place) {
+    const auto columns = source.mask.sparse_row(source.row_at(place));
+    starts.push_back(starts.back() + static_cast<Offset>(columns.size()));
+  }
+  return starts;
+}
+
+template <class T>
+void attention_entries(const LogitSource<T>& source, EntryValues what, T* out, const Run& run) {
+  source.validate();
+  const std::vector<Offset> starts = entry_starts(source);
+  stream_tiles(source, run, [&] { return SparseFold<T>(source, what, starts, out); });
+}
+
+template std::vector<Offset> entry_starts(const LogitSource<float>&);
+template std::vector<Offset> entry_starts(const LogitSource<double>&);
+template void attention_entries(const LogitSource<float>&, EntryValues, float*, const Run&);
+template void attention_entries(const LogitSource<double>&, EntryValues, double*, const Run&);
 template void attention_logits(const LogitSource<float>&, const OutHeads<float>&, const Run&);
 template void attention_logits(const LogitSource<double>&, const OutHeads<double>&, const Run&);
 template void attention_matrix(const LogitSource<float>&, const OutHeads<float>&, const Run&);

@@ -94,6 +94,13 @@ double sink_term(double sink, const simd::RowShift<T>& shift) {
   return static_cast<double>(std::exp(sink - left_out));
 }
 
+template <class T>
+Inverse<T> to_exponentials(T* x, Index padded, T max, bool has_sink, double sink) {
+  const auto shift = simd::RowShift<T>::at(std::max(max, static_cast<T>(sink)));
+  const double sum = exp_sum<T, Exponentials::keep>(x, padded, shift);
+  return Inverse<T>(has_sink ? sum + sink_term(sink, shift) : sum);
+}
+
 SumWithSink SumWithSink::of(double log_keys, double sink) {
   const double above = sink - log_keys;
   if (above == -std::numeric_limits<double>::infinity()) return {log_keys, 1};
@@ -130,6 +137,8 @@ template LogitRange<float> logit_range(const float*, Index);
 template double exp_of(float, const simd::RowShift<float>&);
 template double exp_sum<float, Exponentials::discard>(float*, Index, const simd::RowShift<float>&);
 template double exp_sum<float, Exponentials::keep>(float*, Index, const simd::RowShift<float>&);
+template Inverse<float> to_exponentials(float*, Index, float, bool, double);
+template Inverse<double> to_exponentials(double*, Index, double, bool, double);
 template double sink_term(double, const simd::RowShift<float>&);
 template struct OnlineSum<float>;
 template double row_max(const double*, Index);

@@ -52,6 +52,11 @@ double exp_sum(T* x, Index padded, const simd::RowShift<T>& shift);
 template <class T>
 double sink_term(double sink, const simd::RowShift<T>& shift);
 
+// Replaces the logits of a row, of which `max` is the largest and finite, by exponentials that leave
+// out the factor of their shift. Returns what turns these into weights, beside a sink if `has_sink`.
+template <class T>
+Inverse<T> to_exponentials(T* x, Index padded, T max, bool has_sink, double sink);
+
 // The sum of exponentials of a row and its sink: its logarithm, and the share that the keys hold.
 struct SumWithSink {
   double log_sum;

@@ -35,15 +35,20 @@ class StatsFold : public WholeRows<T> {
   StatsFold(const LogitSource<T>& source, const StatsOut& out)
       : source_(source), out_(out), rows_(source.row_count()) {}
 
+  void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
+    finish_row(block, r, entries.data, entries.padded());
+  }
+
   void end(const RowBlock& block) {
-    for (Index r = 0; r < block.count; ++r) finish_row(block, r);
+    if (block.by_entries) return;
+    for (Index r = 0; r < block.count; ++r) {
+      finish_row(block, r, this->row(r), this->padded(block));
+    }
   }
 
  private:
-  void finish_row(const RowBlock& block, Index r) {
+  void finish_row(const RowBlock& block, Index r, T* x, Index padded) {
     const Index place = block.head * rows_ + block.first + r;
-    const Index padded = this->padded(block);
-    T* x = this->row(r);
     const T max = row_max(x, padded);
     if (max == -std::numeric_limits<T>::infinity()) {
       write(place, 0, 0, {-std::numeric_limits<double>::infinity(), 0});

@@ -68,6 +68,16 @@ class TopkFold {
     }
   }
 
+  void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
+    OnlineSum<T>& sum = rows_[static_cast<std::size_t>(r)].sum;
+    T* x = entries.data;
+    sum.raise(row_max(x, entries.padded()));
+    if (sum.empty()) return;
+    for_hits(entries, [&] { return limits_.data()[r]; },
+             [&](Index c) { hits(block, r, entries.column(c), x + c, 1); });
+    sum.sum = exp_sum<T, Exponentials::discard>(x, entries.padded(), sum.shift);
+  }
+
   const T* limits(const RowBlock&) const requires(sums_in_lanes) { return limits_.data(); }
   ExpSums<T> sums(const RowBlock&) requires(sums_in_lanes) {
     return {shifts_.data(), lanes_.data()};

@@ -29,6 +29,7 @@ class BestFew {
     most_ = static_cast<std::size_t>(most);
     full_ = false;
     kept_.clear();
+    if (is_heap()) kept_.reserve(most_);
   }
 
   // Whether bar() is known: items that do not come before it are not among the best few.

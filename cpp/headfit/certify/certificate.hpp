@@ -87,4 +87,8 @@ template <class T>
 CertificateRows certify_matrix(const Target& target, const Heads<T>& matrix,
                                const Tolerances& tolerances, const Run& run);
 
+// The same for a sparse matrix, in O(entries) time: what it does not store is exactly zero.
+CertificateRows certify_sparse_matrix(const Target& target, const CompressedRows& matrix,
+                                      const Tolerances& tolerances, const Run& run);
+
 }  // namespace headfit

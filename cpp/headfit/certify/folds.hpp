@@ -58,7 +58,7 @@ struct Scan {
   }
 };
 
-// The part that both folds share: what they keep for each row while its tiles go by, and the
+// The part that all folds share: what they keep for each row while its tiles go by, and the
 // verdict at the end of the row.
 template <class T>
 class CertificateFold {
@@ -236,24 +236,37 @@ class MassFold : public CertificateFold<T> {
   explicit MassFold(const Scan<T>& scan) : CertificateFold<T>(scan) {}
 
   void tile(const RowBlock&, const Tile<T>& tile) {
-    const Index padded = tile.padded_cols();
     for (Index r = 0; r < tile.count; ++r) {
       auto& row = this->row(r);
       T* x = tile.row(r);
-      auto [least, most] = logit_range(x, padded);
-      row.smallest = std::min(row.smallest, least);
-      if (row.support.hide(x, tile)) most = row_max(x, padded);
-      if (most == -std::numeric_limits<T>::infinity()) continue;
-      if (most > row.largest) {
-        row.largest = most;
-        row.column = tile.col + (std::find(x, x + tile.cols, most) - x);
-      }
-      if (!this->scan_.path.is_plain()) most = map_row(x, padded);
-      row.add_exponentials(x, padded, most);
+      add(row, x, tile.padded_cols(), [&] { return row.support.hide(x, tile); },
+          [&](Index c) { return tile.col + c; });
     }
   }
 
+  void entries(const RowBlock&, Index r, const Entries<T>& entries) {
+    auto& row = this->row(r);
+    add(row, entries.data, entries.padded(), [&] { return row.support.hide(entries); },
+        [&](Index c) { return entries.column(c); });
+  }
+
  private:
+  // Takes a part of a row. hide() hides the support in it; x[c] stands in column place(c).
+  template <class Hide, class Place>
+  void add(typename CertificateFold<T>::Row& row, T* x, Index padded, const Hide& hide,
+           const Place& place) {
+    auto [least, most] = logit_range(x, padded);
+    row.smallest = std::min(row.smallest, least);
+    if (hide()) most = row_max(x, padded);
+    if (most == -std::numeric_limits<T>::infinity()) return;
+    if (most > row.largest) {
+      row.largest = most;
+      row.column = place(std::find(x, x + padded, most) - x);
+    }
+    if (!this->scan_.path.is_plain()) most = map_row(x, padded);
+    row.add_exponentials(x, padded, most);
+  }
+
   // Makes of the products what the softmax would see, and returns the largest. They are rounded to
   // the significands of the kernel's formats, whatever their exponents.
   T map_row(T* x, Index padded) const {
@@ -298,36 +311,48 @@ class BiasedFold : public CertificateFold<T> {
   explicit BiasedFold(const Scan<T>& scan) : CertificateFold<T>(scan) {}
 
   void tile(const RowBlock& block, const Tile<T>& tile) {
+    for (Index r = 0; r < tile.count; ++r) {
+      T* x = tile.row(r);
+      this->row(r).support.hide(x, tile);
+      add(block, r, x, tile.padded_cols(), [&](Index c) { return tile.col + c; });
+    }
+  }
+
+  void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
+    this->row(r).support.hide(entries);
+    add(block, r, entries.data, entries.padded(), [&](Index c) { return entries.column(c); });
+  }
+
+ private:
+  // Takes a part of a row whose support is hidden; x[c] stands in column place(c).
+  template <class Place>
+  void add(const RowBlock& block, Index r, T* x, Index padded, const Place& place) {
     constexpr T hidden = -std::numeric_limits<T>::infinity();
     const Scan<T>& scan = this->scan_;
-    for (Index r = 0; r < tile.count; ++r) {
-      auto& row = this->row(r);
-      const Index i = scan.source.row_at(block.first + r);
-      NormBounds norm_bounds = scan.norm_bounds(i);
-      T* x = tile.row(r);
-      row.support.hide(x, tile);
-      for (Index c = 0; c < tile.cols; ++c) {
-        if (x[c] == hidden) continue;
-        const Index j = tile.col + c;
-        const std::optional<double> bias = bias_at(scan.bias, i, j);
-        if (*bias == -no_bound) {
-          x[c] = hidden;
-          continue;
-        }
-        const double product = static_cast<double>(x[c]);
-        norm_bounds.k = scan.norms.k[j];
-        norm_bounds.k_error = error_of(scan.options.errors.k, j);
-        const double own = scan.bound.radius(scan.source.scale, norm_bounds.q, norm_bounds.k);
-        const Enclosure logit = scan.path.logit(product, own, norm_bounds, bias);
-        if (row.column < 0 || logit.hi > row.off.hi) row.column = j;
-        row.off = larger(row.off, logit);
-        row.magnitude = larger(row.magnitude, absolute(logit));
-        x[c] = static_cast<T>(scan.path.computed(product, bias));
+    auto& row = this->row(r);
+    const Index i = scan.source.row_at(block.first + r);
+    NormBounds norm_bounds = scan.norm_bounds(i);
+    for (Index c = 0; c < padded; ++c) {
+      if (x[c] == hidden) continue;
+      const Index j = place(c);
+      const std::optional<double> bias = bias_at(scan.bias, i, j);
+      if (*bias == -no_bound) {
+        x[c] = hidden;
+        continue;
       }
-      if (!scan.options.mass) continue;
-      const T most = row_max(x, tile.padded_cols());
-      if (most != hidden) row.add_exponentials(x, tile.padded_cols(), most);
+      const double product = static_cast<double>(x[c]);
+      norm_bounds.k = scan.norms.k[j];
+      norm_bounds.k_error = error_of(scan.options.errors.k, j);
+      const double own = scan.bound.radius(scan.source.scale, norm_bounds.q, norm_bounds.k);
+      const Enclosure logit = scan.path.logit(product, own, norm_bounds, bias);
+      if (row.column < 0 || logit.hi > row.off.hi) row.column = j;
+      row.off = larger(row.off, logit);
+      row.magnitude = larger(row.magnitude, absolute(logit));
+      x[c] = static_cast<T>(scan.path.computed(product, bias));
     }
+    if (!scan.options.mass) return;
+    const T most = row_max(x, padded);
+    if (most != hidden) row.add_exponentials(x, padded, most);
   }
 };
 

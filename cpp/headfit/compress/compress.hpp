@@ -60,6 +60,11 @@ struct Unit {
   Index query_head;
   Index first, count;  // rows
 };
+// Its rows, where the numbers are 0, 1, 2 ..., as many as the passage has rows.
+inline std::span<const Index> rows_of(const Unit& unit, std::span<const Index> numbers) {
+  return numbers.subspan(static_cast<std::size_t>(unit.first),
+                         static_cast<std::size_t>(unit.count));
+}
 
 // The keys of a passage. Softmax ignores what they have in common, unless there are sinks; without
 // their mean less is lost to rounding. Padding becomes zero.
@@ -121,6 +126,8 @@ class CompressLoss {
  private:
   void add_passage(const LogitSource<T>& passage);
   compress::Targets<T> targets_of(bool only_capped, const Run& run) const;
+  // How the units of a query head need its keys.
+  KeyLayouts layouts_of(Index query_head) const;
   void measure(const Run& run);
   Index groups() const;
   void check(const Matrix<double>& maps) const;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "headfit/compress/compress.hpp"
-#include "headfit/descent/feature_sums.hpp"
+#include "headfit/descent/key_table.hpp"
 #include "headfit/descent/row_divergence.hpp"
 
 namespace headfit::compress {
@@ -62,12 +62,12 @@ class Partition {
 // of its own.
 template <class T>
 struct UnitWork {
-  Index dim = 0, width = 0;  // width: the padded number of keys
+  Index dim = 0;
   bool with_gradient = false;
   Buffer<T> queries, keys;  // row by row
-  Buffer<T> key_features;  // feature by feature, `width` keys each
+  descent::KeyTable<T> key_features;
   Buffer<T> key_sums;  // of each query, row by row, for the rows of the unit
-  Buffer<T> query_sums;  // of each key, as key_features
+  descent::KeyTable<T> query_sums;  // of each key
   Buffer<T> logits, weights, factors, slopes, sums, features;
 };
 
@@ -89,9 +89,9 @@ class UnitFold : public WholeRows<T, Buffer<T>&> {
   void gather_keys(const RowBlock& block, const T* weights, const T* factors) {
     const Index dim = work_.dim, features = descent::feature_count(dim);
     T* sums = work_.sums.ensure(block.count * features);
-    descent::gather(weights, this->stride(), block.count,
-                    work_.key_features.data() + block.col_begin, work_.width, features,
-                    this->padded(block), sums, features);
+    const auto& keys = work_.key_features;
+    descent::gather(weights, this->stride(), block.count, keys.features() + block.col_begin,
+                    keys.width(), features, this->padded(block), sums, features);
     T* to = work_.key_sums.data() + block.first * dim;
     for (Index r = 0; r < block.count; ++r) {
       for (Index f = 0; f < dim; ++f) to[r * dim + f] = factors[r] * sums[r * features + f];
@@ -108,7 +108,31 @@ class UnitFold : public WholeRows<T, Buffer<T>&> {
       for (Index f = 0; f < dim; ++f) queries[r * features + f] = factors[r] * query[f];
     }
     descent::spread(weights, this->stride(), block.count, queries, features, features,
-                    this->padded(block), work_.query_sums.data() + block.col_begin, work_.width);
+                    this->padded(block), work_.query_sums.features() + block.col_begin,
+                    work_.query_sums.width());
+  }
+
+  // The same for a row by entries: what its weights, times a factor, make of keys and queries.
+  void add_gradient(const RowBlock& block, Index r, const Entries<T>& weights, T factor) {
+    gather_keys(block, r, weights, factor);
+    spread_queries(block, r, weights, factor);
+  }
+
+  void gather_keys(const RowBlock& block, Index r, const Entries<T>& weights, T factor) {
+    const auto& keys = work_.key_features;
+    T* sums = work_.sums.ensure(keys.key_width());
+    descent::gather_entries(weights.data, weights.columns, keys.rows(), keys.key_width(), sums);
+    T* to = work_.key_sums.data() + (block.first + r) * work_.dim;
+    for (Index f = 0; f < work_.dim; ++f) to[f] = factor * sums[f];
+  }
+
+  void spread_queries(const RowBlock& block, Index r, const Entries<T>& weights, T factor) {
+    const Index width = work_.query_sums.key_width();
+    const T* from = work_.queries.data() + source_.row_at(block.first + r) * work_.dim;
+    T* query = work_.features.ensure(width);
+    std::fill_n(query, width, T(0));
+    for (Index f = 0; f < work_.dim; ++f) query[f] = factor * from[f];
+    descent::spread_entries(weights.data, weights.columns, query, width, work_.query_sums.rows());
   }
 
   const LogitSource<T>& source_;
@@ -122,22 +146,33 @@ class PartitionFold : public UnitFold<T> {
  public:
   // Adds to `log_sums` the logarithms of the rows, and to the gradient of the work that of their sum.
   PartitionFold(const LogitSource<T>& source, UnitWork<T>& work, double& log_sums)
-      : UnitFold<T>(source, work), log_sums_(log_sums) {}
+      : UnitFold<T>(source, work), log_sums_(log_sums), partition_(source.sink(0)) {}
+
+  void begin(const RowBlock&) { partition_ = Partition<T>(this->source_.sink(0)); }
+
+  void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
+    const T factor = partition_.to_exponentials(entries.data, entries.padded());
+    if (this->work_.with_gradient) this->add_gradient(block, r, entries, factor);
+  }
 
   void end(const RowBlock& block) {
+    if (block.by_entries) {
+      log_sums_ += partition_.log_sums();
+      return;
+    }
     // Nothing is allowed, and the gradient is zero already.
     if (block.col_begin >= block.col_end) return;
     T* factors = this->work_.factors.ensure(block.count);
-    Partition<T> partition(this->source_.sink(0));
     for (Index r = 0; r < block.count; ++r) {
-      factors[r] = partition.to_exponentials(this->row(r), this->padded(block));
+      factors[r] = partition_.to_exponentials(this->row(r), this->padded(block));
     }
-    log_sums_ += partition.log_sums();
+    log_sums_ += partition_.log_sums();
     if (this->work_.with_gradient) this->add_gradient(block, this->row(0), factors);
   }
 
  private:
   double& log_sums_;
+  Partition<T> partition_;  // of the current block
 };
 
 // The fold that computes rows of the original again, and their divergence: for heads with a soft-cap,
@@ -149,12 +184,26 @@ class TargetFold : public UnitFold<T> {
              const soft::TargetRows<T>& target, UnitWork<T>& work, double& loss)
       : UnitFold<T>(source, work), reader_(reader), target_(target), loss_(loss) {}
 
+  void begin(const RowBlock& block) {
+    if (block.by_entries) reader_.of_rows(*this->source_.rows);
+  }
+
+  void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
+    const Entries<T> weights{reader_.read(block, r, entries.columns), entries.columns};
+    settle(this->source_.row_at(block.first + r), entries.data, weights.data, entries.count(),
+           [&](Index c) { return entries.column(c); });
+    if (this->work_.with_gradient) this->add_gradient(block, r, weights, T(1));
+  }
+
   void end(const RowBlock& block) {
     // Nothing is allowed, and the gradient is zero already.
-    if (block.col_begin >= block.col_end) return;
+    if (block.by_entries || block.col_begin >= block.col_end) return;
     T* weights = this->work_.weights.ensure(this->size(block));
     reader_.read(block, *this->source_.rows, weights, this->stride());
-    for (Index r = 0; r < block.count; ++r) settle(block, r);
+    for (Index r = 0; r < block.count; ++r) {
+      settle(this->source_.row_at(block.first + r), this->row(r), weights + r * this->stride(),
+             block.col_end - block.col_begin, [&](Index c) { return block.col_begin + c; });
+    }
     if (!this->work_.with_gradient) return;
     T* factors = this->work_.factors.ensure(block.count);
     std::fill_n(factors, block.count, T(1));
@@ -162,13 +211,13 @@ class TargetFold : public UnitFold<T> {
   }
 
  private:
-  // Turns a row of the target into the gradient of the divergence by the products of the row.
-  void settle(const RowBlock& block, Index r) {
-    T* x = this->row(r);
-    T* a = this->work_.weights.data() + r * this->stride();
-    const Index cols = this->padded(block), row = this->source_.row_at(block.first + r);
+  // Turns a row of the target into the gradient of the divergence by the products of the row. The
+  // first `count` of its logits x, which are padded, stand in the columns place(0), place(1) ...
+  template <class Place>
+  void settle(Index row, T* x, T* a, Index count, const Place& place) {
+    const Index cols = round_up(count, simd::lanes<T>);
     const bool capped = this->work_.with_gradient && this->source_.softcap > 0;
-    if (capped) find_slopes(block, row, x);
+    if (capped) find_slopes(row, x, count, place);
     loss_ += descent::to_difference(x, a, cols, target_.entropy(row),
                                     {this->source_.sink(0), target_.log_sink(row)});
     if (!capped) return;
@@ -177,17 +226,16 @@ class TargetFold : public UnitFold<T> {
   }
 
   // The derivatives of soft-capped logits by the products, 1 - (capped / softcap)^2.
-  void find_slopes(const RowBlock& block, Index row, const T* x) {
-    const Index cols = this->padded(block);
+  template <class Place>
+  void find_slopes(Index row, const T* x, Index count, const Place& place) {
+    const Index cols = round_up(count, simd::lanes<T>);
     T* slopes = this->work_.slopes.ensure(cols);
     std::copy_n(x, cols, slopes);
     const Bias& bias = this->source_.bias;
     if (bias.is_set()) {
       std::visit([&](const auto* first) {
-        const auto* from = first + row * bias.row + block.col_begin * bias.col;
-        for (Index c = 0; c < block.col_end - block.col_begin; ++c) {
-          slopes[c] -= as<T>(from[c * bias.col]);
-        }
+        const auto* from = first + row * bias.row;
+        for (Index c = 0; c < count; ++c) slopes[c] -= as<T>(from[place(c) * bias.col]);
       }, bias.data);
     }
     const T inverse = static_cast<T>(1 / this->source_.softcap);

@@ -8,8 +8,18 @@ namespace compress {
 namespace {
 
 // The rows of a unit: few enough to share long passages among threads, and so many that mapping the
-// keys again for every unit takes little of its time.
-constexpr Index unit_rows = 512;
+// keys again for every unit takes little of its time. Where a sparse mask leaves few entries, rows with
+// so many of them for each key.
+constexpr Index unit_rows = 512, unit_entries = 8;
+// The end of the unit that begins at a row.
+template <class T>
+Index unit_end(const LogitSource<T>& source, Index first) {
+  const Index end = std::min(first + unit_rows, source.q.rows);
+  const Offset* offsets = source.mask.sparse_offsets;
+  if (!offsets) return end;
+  const Offset enough = offsets[first] + unit_entries * source.k.rows;
+  return std::lower_bound(offsets + end, offsets + source.q.rows, enough) - offsets;
+}
 // Into how many sums the units are divided. It does not depend on the number of threads, and neither
 // does a result then.
 constexpr Index most_groups = 64;
@@ -39,12 +49,16 @@ class UnitWorker {
            const Matrix<T>& maps, double& loss, Matrix<double>* gradient) {
     work_.with_gradient = gradient != nullptr;
     const LogitSource<T> source = mapped(head, unit, maps);
+    const Run alone{1, {}};
+    const KeyLayouts layouts = whole_row_layouts(source, alone);
+    if (gradient) lay_out(source, layouts);
+    const PackedKeys<T> keys(source, 0, 1, alone, layouts);
     if (target) {
       typename soft::TargetRows<T>::Reader reader(*target);
-      stream_tiles(source, Run{1, {}},
+      stream_tiles(source, keys, alone,
                    [&] { return TargetFold<T>(source, reader, *target, work_, loss); });
     } else {
-      stream_tiles(source, Run{1, {}}, [&] { return PartitionFold<T>(source, work_, loss); });
+      stream_tiles(source, keys, alone, [&] { return PartitionFold<T>(source, work_, loss); });
     }
     if (gradient) add_gradient(head, unit, *gradient);
   }
@@ -55,32 +69,25 @@ class UnitWorker {
     const MatrixView<T> q = head.source.q[0], k = head.source.k[0];
     const Index size = head.source.q.cols, dim = maps.cols();
     work_.dim = dim;
-    work_.width = round_up(k.rows(), Blocking<T>::panel);
     Eigen::Map<Matrix<T>> queries(work_.queries.ensure(q.rows() * dim), q.rows(), dim);
     Eigen::Map<Matrix<T>> keys(work_.keys.ensure(k.rows() * dim), k.rows(), dim);
     queries.middleRows(unit.first, unit.count).noalias() =
         q.middleRows(unit.first, unit.count) * maps.middleRows(head.head * size, size);
     keys.noalias() = k * maps.bottomRows(size);
-    if (work_.with_gradient) lay_out(keys, unit);
     LogitSource<T> source = head.source;
     source.q = {queries.data(), 1, q.rows(), dim, queries.size(), dim};
     source.k = {keys.data(), 1, k.rows(), dim, keys.size(), dim};
     source.scale = 1;
-    source.rows = std::span<const Index>(numbers_).subspan(static_cast<std::size_t>(unit.first),
-                                                           static_cast<std::size_t>(unit.count));
+    source.rows = rows_of(unit, numbers_);
     return source;
   }
 
-  void lay_out(const Eigen::Map<Matrix<T>>& keys, const Unit& unit) {
-    const Index features = descent::feature_count(work_.dim) * work_.width;
-    std::fill_n(work_.key_features.ensure(features), features, T(0));
-    std::fill_n(work_.query_sums.ensure(features), features, T(0));
-    std::fill_n(work_.key_sums.ensure(unit.count * work_.dim), unit.count * work_.dim, T(0));
-    of_keys(work_.key_features, keys.rows()) = keys.transpose();
-  }
-
-  auto of_keys(Buffer<T>& features, Index keys) const {
-    return MutableMatrixView<T>(features.data(), work_.dim, keys, RowStride(work_.width));
+  void lay_out(const LogitSource<T>& source, const KeyLayouts& layouts) {
+    work_.key_features.reset(source.k.rows, work_.dim, layouts);
+    work_.query_sums.reset(source.k.rows, work_.dim, layouts);
+    work_.key_features.set(source.k[0]);
+    const Index sums = source.row_count() * work_.dim;
+    std::fill_n(work_.key_sums.ensure(sums), sums, T(0));
   }
 
   void add_gradient(const QueryHead<T>& head, const Unit& unit, Matrix<double>& gradient) {
@@ -89,8 +96,10 @@ class UnitWorker {
     const Eigen::Map<const Matrix<T>> queries(work_.key_sums.data(), unit.count, work_.dim);
     product_.noalias() = q.middleRows(unit.first, unit.count).transpose() * queries;
     gradient.middleRows(head.head * size, size) += product_.template cast<double>();
-    product_.noalias() = k.transpose() * of_keys(work_.query_sums, k.rows()).transpose();
-    gradient.bottomRows(size) += product_.template cast<double>();
+    work_.query_sums.for_layouts([&](const auto& sums) {
+      product_.noalias() = k.transpose() * sums;
+      gradient.bottomRows(size) += product_.template cast<double>();
+    });
   }
 
   const std::vector<Index>& numbers_;
@@ -131,9 +140,9 @@ void CompressLoss<T>::add_passage(const LogitSource<T>& passage) {
     source.k = {keys.data(), 1, keys.rows(), keys.cols(), keys.size(), keys.cols()};
   }
   for (Index h = 0; h < heads_; ++h) {
-    for (Index i = 0; i < source.q.rows; i += compress::unit_rows) {
-      units_.push_back({static_cast<Index>(query_heads_.size()), i,
-                        std::min(compress::unit_rows, source.q.rows - i)});
+    for (Index i = 0, end = 0; i < source.q.rows; i = end) {
+      end = compress::unit_end(source, i);
+      units_.push_back({static_cast<Index>(query_heads_.size()), i, end - i});
     }
     query_heads_.push_back({query_head_of(source, h), h});
   }
@@ -166,7 +175,9 @@ compress::Targets<T> CompressLoss<T>::targets_of(bool only_capped, const Run& ru
     const std::size_t i = wanted[static_cast<std::size_t>(w)];
     SoftTarget<T> target;
     target.attention = query_heads_[i].source;
-    targets[i] = std::make_unique<const soft::TargetRows<T>>(target, inner);
+    auto rows = std::make_unique<soft::TargetRows<T>>(target, inner);
+    rows->pack(layouts_of(static_cast<Index>(i)), inner);
+    targets[i] = std::move(rows);
   };
   // Threads go over the passages, or over the rows of each if there are fewer passages than threads.
   const auto count = static_cast<Index>(wanted.size());
@@ -176,6 +187,18 @@ compress::Targets<T> CompressLoss<T>::targets_of(bool only_capped, const Run& ru
     parallel_for(count, run, [&](Index w) { read(w, Run{1, {}}); });
   }
   return targets;
+}
+
+template <class T>
+KeyLayouts CompressLoss<T>::layouts_of(Index query_head) const {
+  LogitSource<T> part = query_heads_[static_cast<std::size_t>(query_head)].source;
+  KeyLayouts layouts{false, false};
+  for (const compress::Unit& unit : units_) {
+    if (unit.query_head != query_head) continue;
+    part.rows = compress::rows_of(unit, numbers_);
+    layouts |= whole_row_layouts(part, Run{1, {}});
+  }
+  return layouts;
 }
 
 template <class T>

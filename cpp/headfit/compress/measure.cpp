@@ -14,28 +14,44 @@ template <class T>
 class MeasureFold : public UnitFold<T> {
  public:
   MeasureFold(const LogitSource<T>& source, UnitWork<T>& work, UnitSums& sums)
-      : UnitFold<T>(source, work), sums_(sums) {}
+      : UnitFold<T>(source, work), sums_(sums), partition_(source.sink(0)) {}
+
+  void begin(const RowBlock&) { partition_ = Partition<T>(this->source_.sink(0)); }
+
+  void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
+    const T factor = partition_.to_exponentials(entries.data, entries.padded());
+    for (Index c = 0; c < entries.count(); ++c) {
+      sums_.received[entries.column(c)] += static_cast<double>(factor * entries.data[c]);
+    }
+    sums_.attends[block.first + r] = factor > 0 ? 1 : 0;
+    this->gather_keys(block, r, entries, factor);
+  }
 
   void end(const RowBlock& block) {
+    if (block.by_entries) return add_partition();
     if (block.col_begin >= block.col_end) return;
     const Index cols = this->padded(block);
     T* factors = this->work_.factors.ensure(block.count);
-    Partition<T> partition(this->source_.sink(0));
     received_.setZero(cols);
     for (Index r = 0; r < block.count; ++r) {
       T* x = this->row(r);
-      factors[r] = partition.to_exponentials(x, cols);
+      factors[r] = partition_.to_exponentials(x, cols);
       received_ += factors[r] * Eigen::Map<const Vector<T>>(x, cols);
       sums_.attends[block.first + r] = factors[r] > 0 ? 1 : 0;
     }
-    sums_.log_sums += partition.log_sums();
-    sums_.top_logits += partition.top_logits();
+    add_partition();
     sums_.received.segment(block.col_begin, cols) += received_.template cast<double>();
     this->gather_keys(block, this->row(0), factors);
   }
 
  private:
+  void add_partition() {
+    sums_.log_sums += partition_.log_sums();
+    sums_.top_logits += partition_.top_logits();
+  }
+
   UnitSums& sums_;
+  Partition<T> partition_;  // of the current block
   Vector<T> received_;
 };
 
@@ -118,22 +134,21 @@ template <class T>
 void measure(const LogitSource<T>& given, Index head, const Unit& unit,
              std::span<const Index> numbers, Measured& sums) {
   LogitSource<T> source = given;
-  source.rows =
-      numbers.subspan(static_cast<std::size_t>(unit.first), static_cast<std::size_t>(unit.count));
+  source.rows = rows_of(unit, numbers);
   const bool capped = source.softcap > 0;
   const Matrix<T> keys = capped ? centred_keys(source) : Matrix<T>(source.k[0]);
   const Index dim = keys.cols(), cols = keys.rows();
 
   UnitWork<T> work;
   work.dim = dim;
-  work.width = round_up(cols, Blocking<T>::panel);
-  const Index features = descent::feature_count(dim) * work.width;
-  std::fill_n(work.key_features.ensure(features), features, T(0));
-  MutableMatrixView<T>(work.key_features.data(), dim, cols, RowStride(work.width)) =
-      keys.transpose();
+  const KeyLayouts layouts = whole_row_layouts(source, Run{1, {}});
+  work.key_features.reset(cols, dim, layouts);
+  work.key_features.set(keys);
   std::fill_n(work.key_sums.ensure(unit.count * dim), unit.count * dim, T(0));
-  UnitSums found{0, 0, Vector<double>::Zero(work.width), Vector<double>::Zero(unit.count)};
-  stream_tiles(source, Run{1, {}}, [&] { return MeasureFold<T>(source, work, found); });
+  UnitSums found{0, 0, Vector<double>::Zero(round_up(cols, Blocking<T>::panel)),
+                 Vector<double>::Zero(unit.count)};
+  const PackedKeys<T> packed(source, 0, 1, Run{1, {}}, layouts);
+  stream_tiles(source, packed, Run{1, {}}, [&] { return MeasureFold<T>(source, work, found); });
 
   const Eigen::Map<const Matrix<T>> stored(work.key_sums.data(), unit.count, dim);
   const Matrix<double> attended = stored.template cast<double>();

@@ -1,5 +1,6 @@
 // The two products of a block of rows with features of the keys. Feature f of key c is stored at
-// features[f * stride + c]. A general matrix product would be slow for so few features.
+// features[f * stride + c]. A general matrix product would be slow for so few features. Where a row
+// has few entries, the features of a key lie side by side instead.
 #pragma once
 
 #include "headfit/logits/microkernel.hpp"
@@ -14,6 +15,22 @@ inline Index triangle(Index dim) { return dim * (dim + 1) / 2; }
 namespace detail {
 // Columns at a time, so that a few rows and features stay in cache.
 inline constexpr Index strip = 1024;
+
+// out[f] = sum over i of weights[i] features(columns[i], f), for a few vectors of features.
+template <int vectors, class T>
+void gather_vectors(const T* weights, std::span<const Column> columns, const T* features,
+                    Index stride, T* out) {
+  simd::Packet<T> sum[vectors];
+  for (auto& x : sum) x = simd::fill<T>(T(0));
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    const T* x = features + columns[i] * stride;
+    const auto weight = simd::fill<T>(weights[i]);
+    for (int v = 0; v < vectors; ++v) {
+      sum[v] = simd::pmadd(weight, simd::load(x + v * simd::lanes<T>), sum[v]);
+    }
+  }
+  for (int v = 0; v < vectors; ++v) simd::store(out + v * simd::lanes<T>, sum[v]);
+}
 }  // namespace detail
 
 // out(r, f) = sum over c of weights(r, c) features(f, c).
@@ -67,6 +84,35 @@ void spread(const T* weights, Index w_stride, Index rows, const T* features, Ind
         }
         for (int g = 0; g < 4; ++g) simd::store(to + g * out_stride + c, sum[g]);
       }
+    }
+  }
+}
+
+// out[f] = sum over i of weights[i] features(columns[i], f): the entries of one row. Features of key c
+// begin at features[c * width], where `width` of them are whole vectors.
+template <class T>
+void gather_entries(const T* weights, std::span<const Column> columns, const T* features,
+                    Index width, T* out) {
+  constexpr int at_once = 4;
+  constexpr Index lanes = simd::lanes<T>;
+  Index f = 0;
+  for (; f + at_once * lanes <= width; f += at_once * lanes) {
+    detail::gather_vectors<at_once>(weights, columns, features + f, width, out + f);
+  }
+  for (; f < width; f += lanes) {
+    detail::gather_vectors<1>(weights, columns, features + f, width, out + f);
+  }
+}
+
+// out(columns[i], f) += weights[i] features[f]: what the entries of one row add to their keys.
+template <class T>
+void spread_entries(const T* weights, std::span<const Column> columns, const T* features,
+                    Index width, T* out) {
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    T* to = out + columns[i] * width;
+    const auto weight = simd::fill<T>(weights[i]);
+    for (Index f = 0; f < width; f += simd::lanes<T>) {
+      simd::store(to + f, simd::pmadd(weight, simd::load(features + f), simd::load(to + f)));
     }
   }
 }

@@ -209,6 +209,19 @@ class BoundedNearFold : public NearRows {
       }
     }
   }
+
+  void entries(const RowBlock&, Index r, const Entries<float>& entries) {
+    Row& row = this->row(r);
+    row.cursor.hide(entries);
+    const float floor = Settings::list_slack - scan_.required.logit_hinge();
+    for (Index c = 0; c < entries.count(); ++c) {
+      const float x = entries.data[c];
+      if (x == -infinity || !(x > row.limit || x < floor)) continue;
+      row.top = std::max(row.top, x);
+      row.bottom = std::min(row.bottom, x);
+      row.sample.take(1, entries.column(c), cap(), row.list);
+    }
+  }
 };
 
 float largest_norm(const PaddedRows& rows) {

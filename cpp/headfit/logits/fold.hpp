@@ -6,12 +6,20 @@
 // exponentials (SumFold). The stream takes a fold with sums() for a SumFold, one with limits() for
 // a LimitFold, and every other one for a TileFold.
 //
+// Where a sparse mask leaves few entries in a block, the stream computes these one by one in place of
+// tiles, if the fold has
+//   void entries(const RowBlock& block, Index row, const Entries<T>& entries);
+// which is then all that it calls between begin and end, once for each row of the block
+// (block.by_entries says so). Entries come in the order of their columns, and may be overwritten. A
+// LimitFold without it gets entries as hits; every other fold without it gets tiles.
+//
 // A fold of any kind may also have
 //   Index block_rows(const LogitSource<T>&) const;
 // which says how many rows its blocks have. A multiple of Blocking<T>::row_group is best; without
 // it they have Blocking<T>::tile_rows.
 #pragma once
 
+#include <bit>
 #include <concepts>
 
 #include "headfit/logits/tile.hpp"
@@ -40,7 +48,7 @@ concept TileFold = BlockFold<F> && requires(F& fold, const RowBlock& block, cons
 //
 // hits(block, row, column, logits, bits): bit b is set if logits[b], of this row of the block and
 // of column + b, exceeds the row's limit. Columns ascend within a row, and a whole panel of logits
-// can be read.
+// can be read, of which those without a bit need not belong to columns nearby.
 //
 // Where no edge of a mask, bias or soft-cap stands in the way, logits at or below the limits never
 // leave the registers they were computed in. With T* lowest(const RowBlock&), a vector for each
@@ -65,6 +73,18 @@ concept SumFold = TileFold<F, T> && LimitFold<F, T> && requires(F& fold, const R
   { fold.sums(block) } -> std::same_as<ExpSums<T>>;
   fold.settle(block);
 };
+
+// Calls hit(c) for every entry above limit(), which hits may raise.
+template <class T, class Limit, class Hit>
+void for_hits(const Entries<T>& entries, const Limit& limit, const Hit& hit) {
+  for (Index c = 0; c < entries.padded(); c += Blocking<T>::lanes) {
+    auto bits = simd::bits_above<T>(simd::load(entries.data + c), simd::fill<T>(limit()));
+    for (; bits != 0; bits &= bits - 1) {
+      const Index at = c + std::countr_zero(bits);
+      if (entries.data[at] > limit()) hit(at);
+    }
+  }
+}
 
 // How many whole rows a fold should hold: few enough to fit the cache beside the keys.
 template <class T>
@@ -117,6 +137,10 @@ template <class F>
 inline constexpr bool has_limits = requires(F& fold, const RowBlock& block) { fold.limits(block); };
 template <class F>
 inline constexpr bool has_lowest = requires(F& fold, const RowBlock& block) { fold.lowest(block); };
+template <class F, class T>
+inline constexpr bool has_entries = requires(F& fold, const RowBlock& block, const Entries<T>& e) {
+  fold.entries(block, Index{}, e);
+};
 template <class F>
 inline constexpr bool has_sums = requires(F& fold, const RowBlock& block) { fold.sums(block); };
 

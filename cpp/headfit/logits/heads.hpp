@@ -50,11 +50,27 @@ struct Heads {
   Index row_stride = 0;
   Rotary<T> rotary = {};
 
+  // Whether rows that are read here and there are best read where they lie: without a conversion or
+  // rotation. Larger heads are copied, since a copy may lie in huge pages, where rows are found in
+  // less time.
+  bool is_best_in_place() const {
+    constexpr Index most_bytes = Index(1) << 21;
+    return std::holds_alternative<const T*>(data) && !rotary.table &&
+           rows * row_stride * Index(sizeof(T)) <= most_bytes;
+  }
   // A view of one head. Only for numbers that are stored as T.
   MatrixView<T> operator[](Index head) const {
     return MatrixView<T>(std::get<const T*>(data) + head * head_stride, rows, cols,
                          RowStride(row_stride));
   }
+};
+
+// Rows of the same length that lie somewhere in memory, `stride` entries apart.
+template <class T>
+struct RowsInMemory {
+  const T* data;
+  Index stride;
+  const T* row(Index i) const { return data + i * stride; }
 };
 
 // A matrix as one head.

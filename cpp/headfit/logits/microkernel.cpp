@@ -65,6 +65,58 @@ void multiply_panel(Index groups, Index depth, Left a, const T* b, T* c, Index c
   }
 }
 
+template <class T>
+void multiply_entries(Index width, const T* q, const RowsInMemory<T>& keys,
+                      std::span<const Column> columns, Index count, T* c) {
+  constexpr Index lanes = Blocking<T>::lanes;
+  const auto known = static_cast<Index>(columns.size());
+  for (Index i = 0; i < count; i += lanes) {
+    const T* key[lanes];
+    for (Index l = 0; l < lanes; ++l) {
+      key[l] = keys.row(columns[static_cast<std::size_t>(std::min(i + l, count - 1))]);
+    }
+    // Keys are all over the memory: those of the next vector are fetched meanwhile.
+    for (Index l = i + lanes; l < std::min(i + 2 * lanes, known); ++l) {
+      const T* next = keys.row(columns[static_cast<std::size_t>(l)]);
+      for (Index p = 0; p < width; p += 64 / Index(sizeof(T))) simd::prefetch(next + p);
+    }
+    auto sum = simd::fill<T>(T(0));
+    for (Index p = 0; p < width; p += lanes) {
+      simd::PacketBlock<simd::Packet<T>, static_cast<int>(lanes)> square;
+      for (Index l = 0; l < lanes; ++l) square.packet[l] = simd::load(key[l] + p);
+      simd::transpose(square);
+      for (Index l = 0; l < lanes; ++l) {
+        sum = simd::pmadd(simd::fill<T>(q[p + l]), square.packet[l], sum);
+      }
+    }
+    simd::store(c + i, sum);
+  }
+}
+
+template <class T>
+void add_weighted_rows(const T* weights, const RowsInMemory<T>& values,
+                       std::span<const Column> columns, T* sums) {
+  using B = Blocking<T>;
+  const std::size_t count = columns.size();
+  simd::Packet<T> sum[2][2];  // of even and of odd places, so that no entry waits for the last one
+  for (auto& of_half : sum) of_half[0] = of_half[1] = simd::fill<T>(T(0));
+  const auto add = [&](std::size_t i, auto& to) {
+    const T* row = values.row(columns[i]);
+    const auto weight = simd::fill<T>(weights[i]);
+    to[0] = simd::pmadd(weight, simd::load(row), to[0]);
+    to[1] = simd::pmadd(weight, simd::load(row + B::lanes), to[1]);
+  };
+  for (std::size_t i = 0; i + 1 < count; i += 2) {
+    add(i, sum[0]);
+    add(i + 1, sum[1]);
+  }
+  if (count % 2 != 0) add(count - 1, sum[0]);
+  for (Index half = 0; half < 2; ++half) {
+    T* to = sums + half * B::lanes;
+    simd::store(to, simd::padd(simd::load(to), simd::padd(sum[0][half], sum[1][half])));
+  }
+}
+
 template <class T, bool with_lowest>
 bool panel_exceeds(Index depth, const QueryGroup<T>& a, const T* b, const T* limits, T* lowest,
                    T* c) {
@@ -115,6 +167,10 @@ template void multiply_panel<Product::stored>(Index, Index, RowGroup<float>, con
                                               Index);
 template void multiply_panel<Product::added>(Index, Index, RowGroup<float>, const float*, float*,
                                              Index);
+template void multiply_entries(Index, const float*, const RowsInMemory<float>&,
+                               std::span<const Column>, Index, float*);
+template void add_weighted_rows(const float*, const RowsInMemory<float>&, std::span<const Column>,
+                                float*);
 template bool panel_exceeds<float, false>(Index, const QueryGroup<float>&, const float*,
                                           const float*, float*, float*);
 template bool panel_exceeds<float, true>(Index, const QueryGroup<float>&, const float*,
@@ -128,6 +184,10 @@ template void multiply_panel<Product::stored>(Index, Index, RowGroup<double>, co
                                               double*, Index);
 template void multiply_panel<Product::added>(Index, Index, RowGroup<double>, const double*, double*,
                                              Index);
+template void multiply_entries(Index, const double*, const RowsInMemory<double>&,
+                               std::span<const Column>, Index, double*);
+template void add_weighted_rows(const double*, const RowsInMemory<double>&, std::span<const Column>,
+                                double*);
 template bool panel_exceeds<double, false>(Index, const QueryGroup<double>&, const double*,
                                            const double*, double*, double*);
 template bool panel_exceeds<double, true>(Index, const QueryGroup<double>&, const double*,

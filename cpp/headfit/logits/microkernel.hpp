@@ -2,6 +2,7 @@
 // made for the small inner dimensions of attention heads.
 #pragma once
 
+#include "headfit/logits/heads.hpp"
 #include "headfit/simd/bits.hpp"
 
 namespace headfit {
@@ -59,6 +60,19 @@ enum class Product { stored, added };
 // it.
 template <Product how, class T, class Left>
 void multiply_panel(Index groups, Index depth, Left a, const T* b, T* c, Index c_stride);
+
+// Computes c[i] = q . (key columns[i]), i < count, for keys that are rows of `width` entries: the depth
+// rounded up to whole vectors, padded with zeros. The query is padded with -0, so that the padding adds
+// nothing and every entry is the chain that multiply_panel computes, bit for bit. c has room for whole
+// vectors. Columns beyond `count` are probably those of the next call: their keys are fetched.
+template <class T>
+void multiply_entries(Index width, const T* q, const RowsInMemory<T>& keys,
+                      std::span<const Column> columns, Index count, T* c);
+
+// Adds weights[i] times row columns[i] of values to a row of sums; both have the width of a panel.
+template <class T>
+void add_weighted_rows(const T* weights, const RowsInMemory<T>& values,
+                       std::span<const Column> columns, T* sums);
 
 // A bit for each entry of a row of a panel, set where the entry exceeds the limit.
 template <class T>

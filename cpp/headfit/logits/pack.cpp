@@ -37,8 +37,10 @@ template <class T>
 template <class T>
 RowView<T> checked_row(const char* name, HeadRows<T>& x, Index head, Index i, T& largest) {
   const RowView<T> row = x.row(head, i);
-  if (!row.allFinite()) throw_bad_entry(name, x.heads(), head, i, row);
-  if (row.size() > 0) largest = std::max(largest, row.cwiseAbs().maxCoeff());
+  if (row.size() == 0) return row;
+  const T most = row.cwiseAbs().template maxCoeff<Eigen::PropagateNaN>();
+  if (!(most <= std::numeric_limits<T>::max())) throw_bad_entry(name, x.heads(), head, i, row);
+  largest = std::max(largest, most);
   return row;
 }
 
@@ -64,24 +66,6 @@ T pack_queries(HeadRows<T>& queries, const LogitSource<T>& source, Index head, I
 
 namespace {
 
-// Packs the keys of a panel. Returns the largest |entry|.
-template <class T>
-T pack_panel(HeadRows<T>& keys, Index head, Index panel, Index valid_rows, T* out,
-             Checkpoints& checkpoints) {
-  constexpr Index width = Blocking<T>::panel;
-  const Index depth = keys.heads().cols;
-  const Index first = panel * width;
-  const Index count = std::clamp<Index>(valid_rows - first, 0, width);
-  T largest = 0;
-  for (Index c = 0; c < count; ++c) {
-    const RowView<T> row = checked_row("K", keys, head, first + c, largest);
-    for (Index p = 0; p < depth; ++p) out[p * width + c] = row[p];
-    checkpoints.after(depth);
-  }
-  for (Index p = 0; p < depth; ++p) std::fill(out + p * width + count, out + (p + 1) * width, T(0));
-  return largest;
-}
-
 // Padding keys are never read. A key is packed if at least one of the query heads that share its
 // head may attend to it.
 template <class T>
@@ -95,12 +79,21 @@ Index valid_rows(const LogitSource<T>& source, Index key_head) {
 
 template <class T>
 PackedKeys<T>::PackedKeys(const LogitSource<T>& source, Index first_head, Index heads,
-                          const Run& run)
-    : first_(first_head),
+                          const Run& run, const KeyLayouts& layouts)
+    : layouts_(layouts),
+      keys_(source.k),
+      // Keys of padding are never read.
+      are_in_place_(keys_.is_best_in_place() && keys_.cols % Blocking<T>::lanes == 0 &&
+                    !source.mask.key_lengths),
+      first_(first_head),
       panels_(round_up(source.k.rows, Blocking<T>::panel) / Blocking<T>::panel),
       panel_size_(source.k.cols * Blocking<T>::panel),
+      row_width_(round_up(source.k.cols, Blocking<T>::lanes)),
       max_abs_(static_cast<std::size_t>(heads), 0.0) {
-  data_.ensure(heads * panels_ * panel_size_);
+  if (layouts.panels) data_.ensure(heads * panels_ * panel_size_);
+  if (layouts.rows && !are_in_place_) {
+    row_data_.ensure(heads * panels_ * Blocking<T>::panel * row_width_);
+  }
   constexpr Index per_task = 64;
   const Index tasks = (panels_ + per_task - 1) / per_task;
   std::vector<T> task_max(static_cast<std::size_t>(heads * tasks), T(0));
@@ -112,8 +105,7 @@ PackedKeys<T>::PackedKeys(const LogitSource<T>& source, Index first_head, Index 
       const Index rows = valid_rows(source, head);
       T& largest = task_max[static_cast<std::size_t>(task)];
       for (Index p = begin; p < end; ++p) {
-        largest = std::max(largest, pack_panel(keys, head, p, rows, data_.data() + place(head, p),
-                                               checkpoints));
+        largest = std::max(largest, pack(keys, head, p, rows, checkpoints));
       }
     };
   });
@@ -121,6 +113,36 @@ PackedKeys<T>::PackedKeys(const LogitSource<T>& source, Index first_head, Index 
     double& largest = max_abs_[t / static_cast<std::size_t>(tasks)];
     largest = std::max(largest, static_cast<double>(task_max[t]));
   }
+}
+
+// Packs the keys of a panel, in each layout. Returns the largest |entry|.
+template <class T>
+T PackedKeys<T>::pack(HeadRows<T>& keys, Index head, Index panel, Index valid_rows,
+                      Checkpoints& checkpoints) {
+  constexpr Index width = Blocking<T>::panel;
+  const Index depth = keys.heads().cols;
+  const Index first = panel * width;
+  const Index count = std::clamp<Index>(valid_rows - first, 0, width);
+  T* columns = layouts_.panels ? data_.data() + place(head, panel) : nullptr;
+  const bool copies_rows = layouts_.rows && !are_in_place_;
+  T* rows = copies_rows ? row_data_.data() + row_place(head, first) : nullptr;
+  T largest = 0;
+  for (Index c = 0; c < count; ++c) {
+    const RowView<T> row = checked_row("K", keys, head, first + c, largest);
+    if (layouts_.panels) {
+      for (Index p = 0; p < depth; ++p) columns[p * width + c] = row[p];
+    }
+    if (copies_rows) {
+      T* end = std::copy_n(row.data(), depth, rows + c * row_width_);
+      std::fill(end, rows + (c + 1) * row_width_, T(0));
+    }
+    checkpoints.after(depth);
+  }
+  for (Index p = 0; layouts_.panels && p < depth; ++p) {
+    std::fill(columns + p * width + count, columns + (p + 1) * width, T(0));
+  }
+  if (copies_rows) std::fill(rows + count * row_width_, rows + width * row_width_, T(0));
+  return largest;
 }
 
 template void throw_nonfinite(const char*, Index, Index, Index, Index, float);

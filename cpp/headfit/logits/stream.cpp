@@ -1,17 +1,23 @@
 #include "headfit/logits/stream.hpp"
 
+#include <atomic>
+
 namespace headfit::detail {
 namespace {
+
+// One entry takes about as long as so many places of a tile.
+constexpr Index cells_per_entry = 5;
 
 ColumnRange none(const RowBlock& block) { return {block.col_end, block.col_end}; }
 
 }  // namespace
 
 template <class T>
-RowBlock BlockSource<T>::block_at(Index head, Index block_index) const {
+RowBlock MaskedBlocks<T>::block_at(Index head, Index block_index) {
   RowBlock block{head, block_index * block_rows_, 0, 0, 0};
   block.count = std::min(block_rows_, source_.row_count() - block.first);
   set_columns(block);
+  if (source_.mask.sparse_offsets) find_entries(block);
   return block;
 }
 
@@ -21,28 +27,54 @@ void BlockSource<T>::open(const RowBlock& block) {
   T* queries = queries_.ensure(round_up(block.count, B::row_group) * depth);
   const T q_max = pack_queries(query_rows_, source_, block.head, block.first, block.count, queries,
                                checkpoints_);
-  const double size = static_cast<double>(depth) * static_cast<double>(q_max) *
-                      std::max(keys_.max_abs(block.head / source_.group), 1.0) *
-                      std::max(std::abs(source_.scale), 1.0);
-  may_overflow_ = !(size < static_cast<double>(std::numeric_limits<T>::max()) / 16);
+  may_overflow_ = may_overflow(block.head, q_max);
 }
 
 template <class T>
-void BlockSource<T>::find_allowed_tiles(const RowBlock& block) {
-  if (!source_.mask.sparse_offsets) return;
+bool BlockSource<T>::may_overflow(Index head, T q_max) const {
+  const double size = static_cast<double>(source_.q.cols) * static_cast<double>(q_max) *
+                      std::max(keys_.max_abs(head / source_.group), 1.0) *
+                      std::max(std::abs(source_.scale), 1.0);
+  return !(size < static_cast<double>(std::numeric_limits<T>::max()) / 16);
+}
+
+template <class T>
+void MaskedBlocks<T>::find_entries(RowBlock& block) {
   const Index cols = block.col_end - block.col_begin;
   allowed_tiles_.assign(static_cast<std::size_t>(round_up(cols, B::tile_cols) / B::tile_cols),
                         false);
+  const auto row = [&](Index r) {
+    return source_.mask.sparse_row(source_.row_at(block.first + r));
+  };
+  Index entries = 0, tiles = 0;
+  for (Index r = 0; r < block.count; ++r) entries += static_cast<Index>(row(r).size());
+  // Rows that pad the last row group are not counted, lest the last block differ from all others.
+  const Index tile_size = B::tile_cols * block.count;
   for (Index r = 0; r < block.count; ++r) {
-    for (const Column col : source_.mask.sparse_row(source_.row_at(block.first + r))) {
-      if (col < block.col_begin || col >= block.col_end) continue;  // outside the window too
-      allowed_tiles_[static_cast<std::size_t>((col - block.col_begin) / B::tile_cols)] = true;
+    const auto columns = row(r);
+    auto at = columns.begin();
+    Index next = block.col_begin;  // where the next tile begins, as the columns ascend
+    for (;;) {
+      if (at != columns.end() && *at < next) {
+        const Index most = std::min<Index>(columns.end() - at, next - *at);  // that are before it
+        at = std::lower_bound(at + 1, at + most, static_cast<Column>(next));
+      }
+      if (at == columns.end() || *at >= block.col_end) break;  // outside the window too
+      const Index col = *at - block.col_begin;
+      const auto tile = static_cast<std::size_t>(col / B::tile_cols);
+      next = std::min(*at++ + B::tile_cols - col % B::tile_cols, block.col_end);
+      if (allowed_tiles_[tile]) continue;
+      allowed_tiles_[tile] = true;
+      const bool are_few = entries * cells_per_entry < ++tiles * tile_size;
+      block.by_entries = may_have_entries_ && are_few;
+      if (block.by_entries) return;  // as soon as that is clear
     }
   }
+  if (tiles == 0) block.by_entries = may_have_entries_;
 }
 
 template <class T>
-void BlockSource<T>::set_columns(RowBlock& block) const {
+void MaskedBlocks<T>::set_columns(RowBlock& block) const {
   Index begin = source_.k.rows;
   Index end = 0;
   block.shared = {0, source_.k.rows};
@@ -62,6 +94,39 @@ void BlockSource<T>::set_columns(RowBlock& block) const {
   }
   block.col_end = end;
   block.col_begin = std::min(begin, end) / B::panel * B::panel;
+}
+
+template <class T>
+KeyLayouts layouts_for(const LogitSource<T>& source, Index block_rows, const Run& run) {
+  if (!source.mask.sparse_offsets) return {};
+  std::atomic<bool> panels = false, rows = false;
+  const Index blocks = (source.row_count() + block_rows - 1) / block_rows;
+  parallel_tasks(source.q.count * blocks, run, [&] {
+    return [&, masked = MaskedBlocks<T>(source, block_rows, true)](Index task) mutable {
+      const RowBlock block = masked.block_at(task / blocks, task % blocks);
+      if (block.col_begin >= block.col_end) return;  // nothing is computed
+      (block.by_entries ? rows : panels).store(true, std::memory_order_relaxed);
+    };
+  });
+  return {panels || !rows, rows};
+}
+
+template <class T>
+Entries<T> BlockSource<T>::entries(const RowBlock& block, Index r, std::span<const Column> columns,
+                                   Index count) {
+  const Index row = source_.row_at(block.first + r), depth = source_.q.cols;
+  const Index width = keys_.row_width(), key_head = block.head / source_.group;
+  T* query = query_.ensure(width);
+  T q_max = 0;
+  const RowView<T> stored = checked_row("Q", query_rows_, block.head, row, q_max);
+  for (Index p = 0; p < depth; ++p) query[p] = stored[p] * static_cast<T>(source_.scale);
+  std::fill(query + depth, query + width, -T(0));
+  T* x = tile_.ensure(count + B::lanes + B::panel);
+  checkpoints_.after((count + 1) * depth);
+  multiply_entries(width, query, keys_.rows(key_head), columns, count, x);
+  const Entries<T> entries{x, columns.first(static_cast<std::size_t>(count))};
+  finisher_.finish(block, row, entries, may_overflow(block.head, q_max));
+  return entries;
 }
 
 template <class T>
@@ -110,8 +175,12 @@ void keep_lowest(const Tile<T>& tile, T* lowest) {
   }
 }
 
+template KeyLayouts layouts_for(const LogitSource<float>&, Index, const Run&);
+template KeyLayouts layouts_for(const LogitSource<double>&, Index, const Run&);
 template void keep_lowest(const Tile<float>&, float*);
 template void keep_lowest(const Tile<double>&, double*);
+template class MaskedBlocks<float>;
+template class MaskedBlocks<double>;
 template class BlockSource<float>;
 template class BlockSource<double>;
 

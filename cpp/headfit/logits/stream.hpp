@@ -17,16 +17,52 @@ namespace detail {
 // What the stream packs beside the keys if the caller asks for nothing.
 struct NoKeyExtras {
   Index cols() const { return 0; }
-  void pack(Index, Index, const Run&) const {}
+  void pack(Index, Index, const KeyLayouts&, const Run&) const {}
 };
 
+// The blocks of rows of a source, with the columns and the tiles that their mask leaves.
+template <class T>
+class MaskedBlocks {
+ public:
+  // `may_have_entries`: whether the fold and the keys are made for single entries too.
+  MaskedBlocks(const LogitSource<T>& source, Index block_rows, bool may_have_entries)
+      : source_(source), block_rows_(block_rows), may_have_entries_(may_have_entries) {}
+
+  // A block with the columns that its mask allows. Unless it is by entries, is_masked speaks about
+  // this block from now on.
+  RowBlock block_at(Index head, Index block_index);
+  // Whether a sparse mask has no entry in the tile of the current block from `col` on.
+  bool is_masked(const RowBlock& block, Index col) const {
+    return source_.mask.sparse_offsets &&
+           !allowed_tiles_[static_cast<std::size_t>((col - block.col_begin) / B::tile_cols)];
+  }
+
+ private:
+  using B = Blocking<T>;
+  void set_columns(RowBlock& block) const;
+  // Finds in which tiles a sparse mask has entries, the first of which begins at the block's first
+  // column; or that they are so few that to compute them one by one takes less time.
+  void find_entries(RowBlock& block);
+
+  const LogitSource<T>& source_;
+  Index block_rows_;
+  bool may_have_entries_;
+  std::vector<bool> allowed_tiles_;  // of the current block
+};
+
+// The layouts of keys that the blocks of a source need, where a fold takes entries.
+template <class T>
+KeyLayouts layouts_for(const LogitSource<T>& source, Index block_rows, const Run& run);
+
 // What the stream does for every fold alike: it packs the queries of a block of rows, finds the
-// columns that the block needs, and computes tiles of finished logits.
+// columns that the block needs, and computes tiles of finished logits, or entries of rows.
 template <class T>
 class BlockSource {
  public:
-  BlockSource(const LogitSource<T>& source, const PackedKeys<T>& keys, Index block_rows)
+  BlockSource(const LogitSource<T>& source, const PackedKeys<T>& keys, Index block_rows,
+              bool takes_entries)
       : source_(source),
+        blocks_(source, block_rows, takes_entries && keys.layouts().rows),
         keys_(keys),
         query_rows_(source.q),
         finisher_(source),
@@ -35,9 +71,7 @@ class BlockSource {
  protected:
   using B = Blocking<T>;
 
-  // A block of rows with the columns that its mask allows.
-  RowBlock block_at(Index head, Index block_index) const;
-  // Packs the queries of a block and makes it the current one.
+  // Packs the queries of a block for tiles, and makes it the current one.
   void open(const RowBlock& block);
   // Columns in whole panels where the logits of every row of the block are just scaled products: no
   // soft-cap, bias or edge of the mask changes them, and none can overflow.
@@ -46,14 +80,10 @@ class BlockSource {
   Tile<T> own_tile(const RowBlock& block, Index col, Index cols);
   // Computes the logits of a tile of the current block.
   void fill(const RowBlock& block, const Tile<T>& tile);
-  // Finds in which tiles of a block a sparse mask has entries; the first one begins at the block's
-  // first column.
-  void find_allowed_tiles(const RowBlock& block);
-  // Whether a sparse mask has none in the tile from `col` on.
-  bool is_masked(const RowBlock& block, Index col) const {
-    return source_.mask.sparse_offsets &&
-           !allowed_tiles_[static_cast<std::size_t>((col - block.col_begin) / B::tile_cols)];
-  }
+  // Computes the logits of a row of a block in the first `count` of some ascending columns; the keys
+  // of those behind them are fetched already. The logits are valid until the next call, and a panel
+  // can be read from each place.
+  Entries<T> entries(const RowBlock& block, Index r, std::span<const Column> columns, Index count);
 
   Index groups(const RowBlock& block) const {
     return round_up(block.count, B::row_group) / B::row_group;
@@ -64,22 +94,23 @@ class BlockSource {
   const T* panel(const RowBlock& block, Index p) const {
     return keys_.panel(block.head / source_.group, p);
   }
+  // Whether products of a row or rows may overflow, of which q_max is the largest |entry|.
+  bool may_overflow(Index head, T q_max) const;
   // How many multiplications the product of a row group and a panel takes.
   Index group_products() const { return B::row_group * B::panel * source_.q.cols; }
 
   const LogitSource<T>& source_;
+  MaskedBlocks<T> blocks_;
+  const PackedKeys<T>& keys_;
   Checkpoints checkpoints_;
   Buffer<T> tile_;
 
  private:
-  void set_columns(RowBlock& block) const;
-
-  const PackedKeys<T>& keys_;
   HeadRows<T> query_rows_;
   TileFinisher<T> finisher_;
   Index block_rows_;
   Buffer<T> queries_;
-  std::vector<bool> allowed_tiles_;  // of the current block, in which a sparse mask has entries
+  Buffer<T> query_;  // of the row whose entries are computed
   bool may_overflow_ = false;  // whether products of the current block may overflow
 };
 
@@ -123,16 +154,39 @@ void search(const RowBlock& block, const Tile<T>& tile, Fold& fold) {
   }
 }
 
+// Reports the hits among the entries of a row.
+template <class T, class Fold>
+void search(const RowBlock& block, Index r, const Entries<T>& entries, Fold& fold) {
+  const T* x = entries.data;
+  if constexpr (has_lowest<Fold>) {
+    keep_lowest(Tile<T>{entries.data, 0, 1, 0, entries.count()},
+                fold.lowest(block) + r * simd::lanes<T>);
+  }
+  for_hits(entries, [&] { return fold.limits(block)[r]; },
+           [&](Index c) { fold.hits(block, r, entries.column(c), x + c, 1); });
+}
+
+// Whether a fold can do without tiles where a mask leaves few entries.
+template <class F, class T>
+inline constexpr bool takes_entries = has_entries<F, T> || (has_limits<F> && !has_sums<F>);
+
 template <class T, class Fold>
 class BlockWorker : private BlockSource<T> {
  public:
   BlockWorker(const LogitSource<T>& source, const PackedKeys<T>& keys, Index block_rows, Fold fold)
-      : BlockSource<T>(source, keys, block_rows), fold_(std::move(fold)) {}
+      : BlockSource<T>(source, keys, block_rows, takes_entries<Fold, T>), fold_(std::move(fold)) {}
 
   void operator()(Index head, Index block_index) {
-    const RowBlock block = this->block_at(head, block_index);
+    const RowBlock block = this->blocks_.block_at(head, block_index);
+    if constexpr (takes_entries<Fold, T>) {
+      if (block.by_entries) {
+        fold_.begin(block);
+        send_entries(block);
+        fold_.end(block);
+        return;
+      }
+    }
     this->open(block);
-    this->find_allowed_tiles(block);
     fold_.begin(block);
     if constexpr (has_limits<Fold>) {
       const ColumnRange bare = this->bare_columns(block);
@@ -148,10 +202,28 @@ class BlockWorker : private BlockSource<T> {
  private:
   using B = Blocking<T>;
 
+  void send_entries(const RowBlock& block) {
+    const Mask& mask = this->source_.mask;
+    const Column* end = mask.sparse_columns + mask.sparse_offsets[this->source_.q.rows];
+    for (Index r = 0; r < block.count; ++r) {
+      const auto columns = mask.sparse_row(this->source_.row_at(block.first + r));
+      const auto count = static_cast<Index>(columns.size());
+      // The columns of the next row follow.
+      const Index known = std::min<Index>(count + B::lanes, end - columns.data());
+      const Entries<T> entries =
+          this->entries(block, r, {columns.data(), static_cast<std::size_t>(known)}, count);
+      if constexpr (has_entries<Fold, T>) {
+        fold_.entries(block, r, entries);
+      } else {
+        search<T>(block, r, entries, fold_);
+      }
+    }
+  }
+
   void send_tiles(const RowBlock& block, const ColumnRange& cols) {
     for (Index col = cols.begin; col < cols.end; col += B::tile_cols) {
       // Masked tiles are not computed; folds of whole rows get them as -inf.
-      const bool is_masked = this->is_masked(block, col);
+      const bool is_masked = this->blocks_.is_masked(block, col);
       if (is_masked && !has_destination) continue;
       const Tile<T> tile = make_tile(block, col, std::min(B::tile_cols, cols.end - col));
       if (is_masked) {
@@ -255,8 +327,15 @@ static_assert(row_granule % (3 * Blocking<float>::tile_rows) == 0 &&
               row_granule % (4 * Blocking<float>::tile_rows) == 0);
 static_assert(Blocking<float>::tile_rows == Blocking<double>::tile_rows);
 
+// How keys must be packed for folds of whole rows that take entries.
+template <class T>
+KeyLayouts whole_row_layouts(const LogitSource<T>& source, const Run& run) {
+  return detail::layouts_for(source, WholeRows<T>::block_rows(source), run);
+}
+
 // Streams the logits of the heads whose keys are packed through folds made by make_fold(),
-// one for each thread: for callers that ask the same keys again and again.
+// one for each thread: for callers that ask the same keys again and again. Folds get entries only if
+// the keys are packed for them.
 template <class T, class MakeFold>
 void stream_tiles(const LogitSource<T>& source, const PackedKeys<T>& keys, const Run& run,
                   MakeFold&& make_fold) {
@@ -265,28 +344,39 @@ void stream_tiles(const LogitSource<T>& source, const PackedKeys<T>& keys, const
     const Index block_rows = detail::block_rows(source, make_fold);
     const Index blocks = (source.row_count() + block_rows - 1) / block_rows;
     const Index first_query_head = keys.first() * source.group;
+    // Where attention is causal, later rows see more keys. Their blocks go first: otherwise threads
+    // would wait for the longest ones at the end.
+    const bool is_reversed = source.mask.right && !source.mask.left;
     parallel_tasks(keys.heads() * source.group * blocks, run, [&] {
       return [&, worker = detail::BlockWorker<T, Fold>(source, keys, block_rows, make_fold())](
-                 Index task) mutable { worker(first_query_head + task / blocks, task % blocks); };
+                 Index task) mutable {
+        const Index block = task % blocks;
+        worker(first_query_head + task / blocks, is_reversed ? blocks - 1 - block : block);
+      };
     });
   }
 }
 
 // Streams all logits of `source` through folds (fold.hpp) made by make_fold(), one for each thread.
 // A fold may need more of each key than its logits, for instance values: extras.cols() numbers,
-// which extras.pack(first_key_head, heads, run) packs before the tiles of these heads are computed.
+// which extras.pack(first_key_head, heads, layouts, run) packs before these heads are streamed.
 template <class T, class MakeFold, class KeyExtras = detail::NoKeyExtras>
 void stream_tiles(const LogitSource<T>& source, const Run& run, MakeFold&& make_fold,
                   KeyExtras&& extras = {}) {
   source.validate();
+  KeyLayouts layouts;
+  if constexpr (detail::takes_entries<decltype(make_fold()), T>) {
+    layouts = detail::layouts_for(source, detail::block_rows(source, make_fold), run);
+  }
   // Few heads are packed at a time, so that memory stays O(one head), or 64 MiB if heads are small.
-  const Index head_bytes = source.k.rows * (source.k.cols + extras.cols()) * Index(sizeof(T));
+  const Index key_size = layouts.key_size<T>(source.k.cols) + extras.cols();
+  const Index head_bytes = source.k.rows * key_size * Index(sizeof(T));
   const Index fitting = head_bytes > 0 ? (Index(64) << 20) / head_bytes : source.k.count;
   const Index heads_at_once = std::max<Index>(1, fitting);
   for (Index head = 0; head < source.k.count; head += heads_at_once) {
     const Index heads = std::min(heads_at_once, source.k.count - head);
-    PackedKeys<T> keys(source, head, heads, run);
-    extras.pack(head, heads, run);
+    const PackedKeys<T> keys(source, head, heads, run, layouts);
+    extras.pack(head, heads, layouts, run);
     stream_tiles(source, keys, run, make_fold);
   }
 }
@@ -298,13 +388,19 @@ class LogitReader : private detail::BlockSource<T> {
  public:
   // The source and its packed keys must outlive this object.
   LogitReader(const LogitSource<T>& source, const PackedKeys<T>& keys)
-      : detail::BlockSource<T>(source, keys, Blocking<T>::tile_rows) {}
+      : detail::BlockSource<T>(source, keys, Blocking<T>::tile_rows, false) {}
 
   // Writes the logits of a block, for its columns; these begin at a whole panel. Rows lie `stride`
   // entries apart, with room for whole row groups and whole panels.
   void read(const RowBlock& block, T* out, Index stride) {
     this->open(block);
     this->fill(block, {out, stride, block.count, block.col_begin, block.col_end - block.col_begin});
+  }
+
+  // The logits of a row of a block in ascending columns, valid until the next call. What the source's
+  // own mask hides is -inf. Keys must be packed in rows.
+  Entries<T> read(const RowBlock& block, Index r, std::span<const Column> columns) {
+    return this->entries(block, r, columns, static_cast<Index>(columns.size()));
   }
 };
 

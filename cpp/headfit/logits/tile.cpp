@@ -10,7 +10,11 @@ constexpr T hidden = -std::numeric_limits<T>::infinity();
 template <class T>
 void keep_allowed(T* x, Index cols, const bool* allow, Index step) {
   const std::uint8_t* bytes = bytes_of(allow);
-  for (Index c = 0; c < cols; ++c) x[c] = bytes[c * step] != 0 ? x[c] : hidden<T>;
+  if (step == 1) {  // known to the compiler, which makes vectors of this loop
+    for (Index c = 0; c < cols; ++c) x[c] = bytes[c] != 0 ? x[c] : hidden<T>;
+  } else {
+    for (Index c = 0; c < cols; ++c) x[c] = bytes[c * step] != 0 ? x[c] : hidden<T>;
+  }
 }
 
 }  // namespace
@@ -20,9 +24,7 @@ void TileFinisher<T>::finish(const RowBlock& block, const Tile<T>& tile, bool ma
   for (Index r = 0; r < tile.count; ++r) {
     const Index row = source_.row_at(block.first + r);
     T* x = tile.row(r);
-    if (may_overflow) check_products(block, tile, row, x);
-    if (source_.softcap > 0) cap(x, tile.cols);
-    if (source_.bias.is_set()) add_bias(block, tile, row, x);
+    make_logits(block, row, x, tile.cols, [&](Index c) { return tile.col + c; }, may_overflow);
     apply_range(block, tile, row, x);
     if (source_.mask.dense) apply_dense(block, tile, row, x);
     if (source_.mask.keys) apply_keys(block, tile, x);
@@ -31,17 +33,48 @@ void TileFinisher<T>::finish(const RowBlock& block, const Tile<T>& tile, bool ma
 }
 
 template <class T>
+void TileFinisher<T>::finish(const RowBlock& block, Index row, const Entries<T>& entries,
+                             bool may_overflow) const {
+  T* x = entries.data;
+  const auto place = [&](Index c) { return entries.column(c); };
+  make_logits(block, row, x, entries.count(), place, may_overflow);
+  const Mask& mask = source_.mask;
+  if (mask.left || mask.right || mask.dense || mask.keys || mask.key_lengths) {
+    Mask others = mask;
+    others.sparse_offsets = nullptr;
+    for (Index c = 0; c < entries.count(); ++c) {
+      const bool shown = others.allows(block.head, row, place(c), source_.q.rows, source_.k.rows);
+      if (!shown) x[c] = hidden<T>;
+    }
+  }
+  if (mask.sparse_offsets) apply_sparse(row, entries);
+  std::fill(x + entries.count(), x + entries.padded(), hidden<T>);
+}
+
+template <class T>
+template <class Place>
+void TileFinisher<T>::make_logits(const RowBlock& block, Index row, T* x, Index count,
+                                  const Place& place, bool may_overflow) const {
+  if (may_overflow) check_products(block, row, x, count, place);
+  if (source_.softcap > 0) cap(x, count);
+  if (!source_.bias.is_set()) return;
+  std::visit([&](const auto* bias) { add_bias(block, row, bias, x, count, place); },
+             source_.bias.data);
+}
+
+template <class T>
 bool TileFinisher<T>::allowed(const RowBlock& block, Index row, Index col) const {
   return source_.mask.allows(block.head, row, col, source_.q.rows, source_.k.rows);
 }
 
 template <class T>
-void TileFinisher<T>::check_products(const RowBlock& block, const Tile<T>& tile, Index row,
-                                     T* x) const {
-  for (Index c = 0; c < tile.cols; ++c) {
+template <class Place>
+void TileFinisher<T>::check_products(const RowBlock& block, Index row, T* x, Index count,
+                                     const Place& place) const {
+  for (Index c = 0; c < count; ++c) {
     if (!std::isfinite(x[c])) {
-      if (allowed(block, row, tile.col + c)) {
-        throw_nonfinite("the logits scale * Q K^T", block.head, source_.q.count, row, tile.col + c,
+      if (allowed(block, row, place(c))) {
+        throw_nonfinite("the logits scale * Q K^T", block.head, source_.q.count, row, place(c),
                         x[c]);
       }
       x[c] = T(0);
@@ -57,25 +90,20 @@ void TileFinisher<T>::cap(T* x, Index cols) const {
 }
 
 template <class T>
-void TileFinisher<T>::add_bias(const RowBlock& block, const Tile<T>& tile, Index row, T* x) const {
-  std::visit([&](const auto* bias) { add_bias(block, tile, row, bias, x); }, source_.bias.data);
-}
-
-template <class T>
-template <class S>
-void TileFinisher<T>::add_bias(const RowBlock& block, const Tile<T>& tile, Index row, const S* bias,
-                               T* x) const {
+template <class S, class Place>
+void TileFinisher<T>::add_bias(const RowBlock& block, Index row, const S* bias, T* x, Index count,
+                               const Place& place) const {
   const Bias& at = source_.bias;
-  const S* b = bias + block.head * at.head + row * at.row + tile.col * at.col;
-  for (Index c = 0; c < tile.cols; ++c) {
-    const T value = as<T>(b[c * at.col]);
+  const S* b = bias + block.head * at.head + row * at.row;
+  for (Index c = 0; c < count; ++c) {
+    const T value = as<T>(b[place(c) * at.col]);
     x[c] += value;
     const bool is_finite_or_hidden = x[c] <= std::numeric_limits<T>::max() && value != -hidden<T>;
     if ((!is_finite_or_hidden || (x[c] == hidden<T> && value != hidden<T>)) &&
-        allowed(block, row, tile.col + c)) {
+        allowed(block, row, place(c))) {
       const bool from_bias = !std::isfinite(value);
       throw_nonfinite(from_bias ? "bias (-inf masks, other values)" : "logits + bias", block.head,
-                      source_.q.count, row, tile.col + c, from_bias ? value : x[c]);
+                      source_.q.count, row, place(c), from_bias ? value : x[c]);
     }
   }
 }
@@ -109,12 +137,30 @@ template <class T>
 void TileFinisher<T>::apply_sparse(const Tile<T>& tile, Index row, T* x) const {
   const auto columns = source_.mask.sparse_row(row);
   auto next = std::lower_bound(columns.begin(), columns.end(), static_cast<Column>(tile.col));
-  Index hide_from = 0;  // all columns of the tile before this one are settled
-  for (; next != columns.end() && *next < tile.col + tile.cols; ++next) {
-    std::fill(x + hide_from, x + (*next - tile.col), hidden<T>);
-    hide_from = *next - tile.col + 1;
+  const auto end = std::lower_bound(next, columns.end(), static_cast<Column>(tile.col + tile.cols));
+  if (next == end || *(end - 1) - *next == end - next - 1) {  // none, or a run
+    const Index first = next == end ? 0 : *next - tile.col;
+    std::fill(x, x + first, hidden<T>);
+    std::fill(x + first + (end - next), x + tile.padded_cols(), hidden<T>);
+    return;
   }
-  std::fill(x + hide_from, x + tile.padded_cols(), hidden<T>);
+  for (Index col = 0; col < tile.padded_cols(); col += Blocking<T>::tile_cols) {
+    bool allowed[Blocking<T>::tile_cols] = {};
+    const Index first = tile.col + col, cols = std::min(Blocking<T>::tile_cols, tile.cols - col);
+    for (; next != columns.end() && *next < first + cols; ++next) allowed[*next - first] = true;
+    keep_allowed(x + col, std::min(Blocking<T>::tile_cols, tile.padded_cols() - col), allowed, 1);
+  }
+}
+
+template <class T>
+void TileFinisher<T>::apply_sparse(Index row, const Entries<T>& entries) const {
+  const auto columns = source_.mask.sparse_row(row);
+  if (columns.data() == entries.columns.data()) return;  // they are the row itself
+  auto next = columns.begin();
+  for (Index c = 0; c < entries.count(); ++c) {
+    next = std::find_if(next, columns.end(), [&](Column col) { return col >= entries.column(c); });
+    if (next == columns.end() || *next != entries.column(c)) entries.data[c] = hidden<T>;
+  }
 }
 
 template class TileFinisher<float>;

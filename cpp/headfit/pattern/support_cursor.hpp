@@ -1,6 +1,7 @@
 // The support of a row as its tiles go by from left to right.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 
 #include "headfit/logits/tile.hpp"
@@ -33,6 +34,18 @@ class SupportCursor {
       x[*next_++ - tile.col] = -std::numeric_limits<T>::infinity();
     }
     return next_ != before;
+  }
+
+  // The same for the entries of a row. Columns of the support that are not among them are left out.
+  template <class T>
+  bool hide(const Entries<T>& entries) {
+    const bool has_any = next_ != end_;
+    for (auto from = entries.columns.begin(); next_ != end_; ++next_) {
+      from = std::lower_bound(from, entries.columns.end(), *next_);
+      if (from == entries.columns.end() || *from != *next_) continue;
+      entries.data[from - entries.columns.begin()] = -std::numeric_limits<T>::infinity();
+    }
+    return has_any;
   }
 
   // Clears the bits of the support's columns, where bit b stands for column col + b. `col` must

@@ -217,6 +217,25 @@ SomeRows::SomeRows(const Target& target, std::span<const Index> rows)
   }
 }
 
+void CompressedRows::check_structure() const {
+  if (rows < 0 || !offsets || offsets[0] != 0) {
+    throw InputError("M must have row offsets, one more than rows, that start at 0");
+  }
+  for (Index i = 0; i < rows; ++i) {
+    if (offsets[i + 1] < offsets[i]) {
+      throw InputError("M has decreasing row offsets at row " + std::to_string(i));
+    }
+  }
+  for (Index i = 0; i < rows; ++i) {
+    for (const Column col : row_columns(i)) {
+      if (col < 0 || col >= cols) {
+        throw InputError("M has column " + std::to_string(col) + " in row " + std::to_string(i) +
+                         "; expected 0 ... " + std::to_string(cols - 1));
+      }
+    }
+  }
+}
+
 void Tolerances::check() const {
   if (!(leak > 0 && leak < 1)) {
     throw InputError("leak must lie strictly between 0 and 1; got " + as_typed(leak));

@@ -28,6 +28,21 @@ struct Target {
   }
 };
 
+// Any sparse matrix in compressed rows; a view, too.
+struct CompressedRows {
+  Index rows = 0;
+  Index cols = 0;
+  const Offset* offsets = nullptr;
+  const Column* columns = nullptr;
+  const double* weights = nullptr;
+
+  std::span<const Column> row_columns(Index i) const {
+    return {columns + offsets[i], columns + offsets[i + 1]};
+  }
+  // Throws an InputError unless everything that can be read through offsets and columns is there.
+  void check_structure() const;
+};
+
 // How far a head may be from its target: the three tolerances, with their defaults and their check.
 // Row by row, with S the logits of the row and A the target's weights:
 struct Tolerances {

@@ -42,7 +42,7 @@ void sum_lanes(const simd::Packet<T> (&sums)[product_group], T* out) {
     simd::PacketBlock<Block, lanes> block;
     auto& rows = block.packet;
     for (Index i = 0; i < lanes; ++i) rows[i] = folded(sums[first + i]);
-    if constexpr (lanes > 1) simd::ptranspose(block);
+    if constexpr (lanes > 1) simd::transpose(block);
     for (Index half = lanes / 2; half > 0; half /= 2) {
       for (Index i = 0; i < half; ++i) rows[i] = simd::padd(rows[i], rows[i + half]);
     }

@@ -48,6 +48,47 @@ void store(T* p, const Packet<T>& x) {
   pstoreu(p, x);
 }
 
+#if defined(EIGEN_VECTORIZE_AVX512)
+// Transposes a square of 16 vectors in place; Eigen's code for it takes twice as long.
+inline void transpose16(__m512* x) {
+  __m512 pairs[16], fours[16];
+  for (int i = 0; i < 16; i += 2) {
+    pairs[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+    pairs[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+  }
+  const auto joined = [](__m512 a, __m512 b, auto join) {
+    return _mm512_castpd_ps(join(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+  };
+  const auto low = [](__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); };
+  const auto high = [](__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); };
+  for (int i = 0; i < 16; i += 4) {
+    for (int c = 0; c < 2; ++c) {
+      fours[i + 2 * c] = joined(pairs[i + c], pairs[i + c + 2], low);
+      fours[i + 2 * c + 1] = joined(pairs[i + c], pairs[i + c + 2], high);
+    }
+  }
+  // A quarter of fours[4 i + c] holds column c of that quarter, of rows 4 i ... 4 i + 3.
+  for (int c = 0; c < 4; ++c) {
+    const __m512 even0 = _mm512_shuffle_f32x4(fours[c], fours[4 + c], 0x88);
+    const __m512 even1 = _mm512_shuffle_f32x4(fours[8 + c], fours[12 + c], 0x88);
+    const __m512 odd0 = _mm512_shuffle_f32x4(fours[c], fours[4 + c], 0xdd);
+    const __m512 odd1 = _mm512_shuffle_f32x4(fours[8 + c], fours[12 + c], 0xdd);
+    x[c] = _mm512_shuffle_f32x4(even0, even1, 0x88);
+    x[8 + c] = _mm512_shuffle_f32x4(even0, even1, 0xdd);
+    x[4 + c] = _mm512_shuffle_f32x4(odd0, odd1, 0x88);
+    x[12 + c] = _mm512_shuffle_f32x4(odd0, odd1, 0xdd);
+  }
+}
+#endif
+
+template <class P, int count>
+void transpose(PacketBlock<P, count>& square) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (count == 16) return transpose16(square.packet);
+#endif
+  ptranspose(square);
+}
+
 // Constants of exp(r) = 1 + r + r^2 P(r) for |r| <= ln(2)/2, where P interpolates at Chebyshev
 // nodes. The error of the polynomial is 1.1e-8 in float (0.17 units of 2^-24) and 1.7e-17 in
 // double. ln 2 = high + low, where high has so few bits that n * high is exact for |n| < 2^10.

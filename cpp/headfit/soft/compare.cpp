@@ -23,28 +23,42 @@ class DistanceFold : public WholeRows<double> {
         cols_(attention.k.rows),
         out_(out) {}
 
+  void begin(const RowBlock& block) {
+    if (block.by_entries) reader_->of_rows(rows_);
+  }
+
+  // The target has nothing outside the entries.
+  void entries(const RowBlock& block, Index r, const Entries<double>& entries) {
+    double* a = reader_->read(block, r, entries.columns);
+    compare(block.first + r, Row(a, entries.count()), entries.data, {0, entries.count()});
+  }
+
   void end(const RowBlock& block) {
+    if (block.by_entries) return;
     // The target's mask may differ from that of the attention, so its rows are read whole.
     const RowBlock whole{0, block.first, block.count, 0, cols_};
     const Index stride = round_up(cols_, Blocking<double>::panel);
     double* a = weights_.ensure(round_up(block.count, Blocking<double>::row_group) * stride);
     reader_->read(whole, rows_, a, stride);
-    for (Index r = 0; r < block.count; ++r) compare(block, r, a + r * stride);
+    for (Index r = 0; r < block.count; ++r) {
+      compare(block.first + r, Row(a + r * stride, cols_), row(r),
+              {block.col_begin, block.col_end});
+    }
   }
 
  private:
   using Row = Eigen::Map<Eigen::Array<double, Eigen::Dynamic, 1>>;
 
-  void compare(const RowBlock& block, Index r, double* target) {
-    const auto at = static_cast<std::size_t>(block.first + r);
-    const Row a(target, cols_);
-    double* x = row(r);
-    const Index cols = block.col_end - block.col_begin;
-    const double max = cols > 0 ? row_max(x, padded(block)) : -infinity;
-    const Row inside(target + block.col_begin, cols);
-    const double outside = a.head(block.col_begin).sum() + a.tail(cols_ - block.col_end).sum();
+  // Compares a row of logits x with a row of the target, `a`. The logits are those of the places
+  // `known` of `a`; they are -inf in others.
+  void compare(Index row, Row a, double* x, const ColumnRange& known) {
+    const auto at = static_cast<std::size_t>(row);
+    const Index cols = known.end - known.begin, padded = round_up(cols, simd::lanes<double>);
+    const double max = cols > 0 ? row_max(x, padded) : -infinity;
+    const Row inside(a.data() + known.begin, cols);
+    const double outside = a.head(known.begin).sum() + a.tail(a.size() - known.end).sum();
     // What a sink takes counts as the weight of one more key.
-    const double log_sink = target_.log_sink(block.first + r), of_sink = std::exp(log_sink);
+    const double log_sink = target_.log_sink(row), of_sink = std::exp(log_sink);
     if (max == -infinity) {
       const double all = a.sum() + of_sink;
       out_.divergence[at] = all > 0 ? infinity : 0;
@@ -54,7 +68,7 @@ class DistanceFold : public WholeRows<double> {
     const auto shift = simd::RowShift<double>::at(max);
     Row s(x, cols);
     terms_ = s;
-    const double sum = exp_sum<double, Exponentials::keep>(x, padded(block), shift);
+    const double sum = exp_sum<double, Exponentials::keep>(x, padded, shift);
     const auto whole = SumWithSink::of(max + std::log(sum / exp_of(max, shift)), sink_);
     terms_ = (inside > 0).select(inside * (inside.log() - terms_ + whole.log_sum), 0.0);
     const double own_log_sink = sink_ - whole.log_sum;
@@ -89,13 +103,17 @@ SoftDistances compare_soft(const SoftTarget<double>& target, const LogitSource<d
                      " and " + std::to_string(attention.q.rows) + " x " +
                      std::to_string(attention.k.rows));
   }
-  const TargetRows<double> rows(target, run);
+  TargetRows<double> rows(target, run);
+  const KeyLayouts layouts =
+      rows.is_within(attention.mask) ? whole_row_layouts(attention, run) : KeyLayouts{};
+  rows.pack(layouts, run);
+  const PackedKeys<double> keys(attention, 0, 1, run, layouts);
   std::vector<Index> all(static_cast<std::size_t>(target.rows()));
   std::iota(all.begin(), all.end(), Index(0));
   SoftDistances out(target.rows());
   for (Index i = 0; i < target.rows(); ++i)
     out.attends[static_cast<std::size_t>(i)] = rows.attends(i);
-  stream_tiles(attention, run, [&] { return DistanceFold(rows, all, attention, out); });
+  stream_tiles(attention, keys, run, [&] { return DistanceFold(rows, all, attention, out); });
   return out;
 }
 

@@ -44,7 +44,7 @@ Matrix<T> stacked(const Heads<T>& q, const Heads<T>& k) {
 template <class T>
 class HeadDescent {
  public:
-  HeadDescent(const TargetRows<T>& target, const Mask& mask, const SoftOptions<T>& options,
+  HeadDescent(TargetRows<T>& target, const Mask& mask, const SoftOptions<T>& options,
               const Run& run)
       : options_(options),
         run_(run),
@@ -144,7 +144,7 @@ SoftResult<T> fit_soft(const SoftTarget<T>& target, const Mask& mask, const Soft
   options.limits.check();
   // An evaluation may take less time than starting threads.
   const PooledRun pooled(run, run.thread_count(target.rows()));
-  const soft::TargetRows<T> rows(target, pooled);
+  soft::TargetRows<T> rows(target, pooled);
   return soft::HeadDescent<T>(rows, mask, options, pooled).run();
 }
 
@@ -152,7 +152,7 @@ template <class T>
 SoftLoss<T> soft_loss(const SoftTarget<T>& target, const Mask& mask, const Heads<T>& q,
                       const Heads<T>& k, const Run& run) {
   soft::check(target, q, k);
-  const soft::TargetRows<T> rows(target, run);
+  soft::TargetRows<T> rows(target, run);
   SoftLoss<T> out;
   out.loss = soft::Loss<T>(rows, mask, q.cols, run)
                  .evaluate(soft::stacked(q, k), out.gradient, &out.curvature);

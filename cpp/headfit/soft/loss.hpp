@@ -8,6 +8,7 @@
 // the keys, and the sums of the chunks are added in order.
 #pragma once
 
+#include "headfit/descent/key_table.hpp"
 #include "headfit/soft/target_rows.hpp"
 
 namespace headfit::soft {
@@ -15,8 +16,8 @@ namespace headfit::soft {
 template <class T>
 class Loss {
  public:
-  // A head is one matrix here: the queries, and below them the keys.
-  Loss(const TargetRows<T>& target, const Mask& mask, Index dim, const Run& run);
+  // A head is one matrix here: the queries, and below them the keys. Packs the keys of the target.
+  Loss(TargetRows<T>& target, const Mask& mask, Index dim, const Run& run);
 
   Index queries() const { return target_.rows(); }
   Index keys() const { return target_.cols(); }
@@ -26,23 +27,25 @@ class Loss {
   double evaluate(const Matrix<T>& head, Matrix<T>& gradient, Matrix<T>* curvature);
 
  private:
-  // The contributions of a chunk of rows to all keys, stored feature by feature.
+  // A chunk of rows, and their contributions to all keys.
   struct Chunk {
     std::vector<Index> rows;
-    Buffer<T> gradient;
-    Buffer<T> curvature;
+    descent::KeyTable<T> gradient, curvature;
   };
 
+  LogitSource<T> source(const T* head) const;
+  KeyLayouts find_layouts() const;
   void lay_out_keys(const Matrix<T>& head, bool with_pairs);
-  void add_chunks(Buffer<T> Chunk::* part, Index count, Matrix<T>& out) const;
+  void add_chunks(descent::KeyTable<T> Chunk::* part, Matrix<T>& out) const;
 
   const TargetRows<T>& target_;
   const Run& run_;
-  LogitSource<T> source_;
-  Index dim_, width_;  // width_: the padded number of keys
+  Mask mask_;
+  Index dim_;
   std::vector<Chunk> chunks_;
+  KeyLayouts layouts_;  // of everything that is stored for each key
   std::vector<double> row_loss_;
-  Buffer<T> keys_, pairs_;
+  descent::KeyTable<T> keys_, pairs_;
 };
 
 }  // namespace headfit::soft

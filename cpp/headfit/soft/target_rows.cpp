@@ -33,7 +33,6 @@ void TargetRows<T>::measure_attention(const Run& run) {
   std::vector<double> largest(entropy_.size());
   attention_stats<T>(*target_.attention,
                      {entropy_.data(), largest.data(), log_sum_.data(), nullptr, {}}, run);
-  keys_.emplace(*target_.attention, 0, 1, run);
 }
 
 template <class T>
@@ -80,6 +79,21 @@ void TargetRows<T>::measure_row(const MatrixView<Stored>& matrix, Index i) {
 }
 
 template <class T>
+bool TargetRows<T>::is_within(const Mask& mask) const {
+  const Mask& own = target_.attention ? target_.attention->mask : target_.mask;
+  if (!own.sparse_offsets || !mask.sparse_offsets) return false;
+  for (Index i = 0; i < rows(); ++i) {
+    if (!std::ranges::includes(mask.sparse_row(i), own.sparse_row(i))) return false;
+  }
+  return true;
+}
+
+template <class T>
+void TargetRows<T>::pack(const KeyLayouts& layouts, const Run& run) {
+  if (target_.attention) keys_.emplace(*target_.attention, 0, 1, run, layouts);
+}
+
+template <class T>
 TargetRows<T>::Reader::Reader(const TargetRows& target)
     : target_(target), source_(target.target_.attention.value_or(LogitSource<T>{})) {
   if (target.keys_) logits_.emplace(source_, *target.keys_);
@@ -89,56 +103,67 @@ template <class T>
 void TargetRows<T>::Reader::read(const RowBlock& block, std::span<const Index> row_numbers, T* out,
                                  Index stride) {
   source_.rows = row_numbers;
-  if (logits_) {
-    logits_->read(block, out, stride);
-    to_weights(block, out, stride);
-  } else {
-    copy(block, out, stride);
-  }
-}
-
-template <class T>
-void TargetRows<T>::Reader::to_weights(const RowBlock& block, T* out, Index stride) const {
-  const Index padded = round_up(block.col_end - block.col_begin, simd::lanes<T>);
-  for (Index r = 0; r < block.count; ++r) {
-    T* x = out + r * stride;
-    const double log_sum =
-        target_.log_sum_[static_cast<std::size_t>(source_.row_at(block.first + r))];
-    if (log_sum == nothing) {
-      std::fill(x, x + padded, T(0));
-      continue;
-    }
-    const auto shift = simd::RowShift<T>::at(static_cast<T>(log_sum));
-    const double left_out = static_cast<double>(shift.subtract) +
-                            static_cast<double>(shift.exponent) * std::numbers::ln2;
-    const auto factor = simd::fill(static_cast<T>(std::exp(left_out - log_sum)));
-    const auto limit = simd::fill(static_cast<T>(log_sum) - descent::negligible<T>);
-    for (Index c = 0; c < padded; c += simd::lanes<T>) {
-      simd::store(x + c,
-                  simd::pmul(factor, descent::exp_above<T>(simd::load(x + c), limit, shift)));
-    }
-  }
-}
-
-template <class T>
-void TargetRows<T>::Reader::copy(const RowBlock& block, T* out, Index stride) const {
   const Index cols = block.col_end - block.col_begin;
-  const Index padded = round_up(cols, simd::lanes<T>);
+  if (logits_) logits_->read(block, out, stride);
   for (Index r = 0; r < block.count; ++r) {
-    const Index i = source_.row_at(block.first + r);
-    const double log_sum = target_.log_sum_[static_cast<std::size_t>(i)];
-    const T factor = log_sum == nothing ? T(0) : static_cast<T>(std::exp(-log_sum));
-    T* to = out + r * stride;
-    std::visit([&](const auto& matrix) {
-      const auto* from = matrix.data() + i * matrix.outerStride() + block.col_begin;
-      const T least = std::exp(-descent::negligible<T>);
-      for (Index c = 0; c < cols; ++c) {
-        const T a = as<T>(from[c]);
-        to[c] = a > least ? factor * a : T(0);
-      }
-    }, *target_.target_.matrix);
-    std::fill(to + cols, to + padded, T(0));
+    const Index row = source_.row_at(block.first + r);
+    if (logits_) {
+      to_weights(row, out + r * stride, round_up(cols, simd::lanes<T>));
+    } else {
+      copy(row, cols, [&](Index c) { return block.col_begin + c; }, out + r * stride);
+    }
   }
+}
+
+template <class T>
+void TargetRows<T>::Reader::of_rows(std::span<const Index> row_numbers) {
+  source_.rows = row_numbers;
+}
+
+template <class T>
+T* TargetRows<T>::Reader::read(const RowBlock& block, Index r, std::span<const Column> columns) {
+  const Index row = source_.row_at(block.first + r);
+  if (logits_) {
+    const Entries<T> entries = logits_->read(block, r, columns);
+    to_weights(row, entries.data, entries.padded());
+    return entries.data;
+  }
+  const Entries<T> entries{weights_.ensure(Entries<T>{nullptr, columns}.padded()), columns};
+  copy(row, entries.count(), [&](Index c) { return entries.column(c); }, entries.data);
+  return entries.data;
+}
+
+template <class T>
+void TargetRows<T>::Reader::to_weights(Index row, T* x, Index padded) const {
+  const double log_sum = target_.log_sum_[static_cast<std::size_t>(row)];
+  if (log_sum == nothing) {
+    std::fill(x, x + padded, T(0));
+    return;
+  }
+  const auto shift = simd::RowShift<T>::at(static_cast<T>(log_sum));
+  const double left_out =
+      static_cast<double>(shift.subtract) + static_cast<double>(shift.exponent) * std::numbers::ln2;
+  const auto factor = simd::fill(static_cast<T>(std::exp(left_out - log_sum)));
+  const auto limit = simd::fill(static_cast<T>(log_sum) - descent::negligible<T>);
+  for (Index c = 0; c < padded; c += simd::lanes<T>) {
+    simd::store(x + c, simd::pmul(factor, descent::exp_above<T>(simd::load(x + c), limit, shift)));
+  }
+}
+
+template <class T>
+template <class Place>
+void TargetRows<T>::Reader::copy(Index row, Index count, const Place& place, T* to) const {
+  const double log_sum = target_.log_sum_[static_cast<std::size_t>(row)];
+  const T factor = log_sum == nothing ? T(0) : static_cast<T>(std::exp(-log_sum));
+  std::visit([&](const auto& matrix) {
+    const auto* from = matrix.data() + row * matrix.outerStride();
+    const T least = std::exp(-descent::negligible<T>);
+    for (Index c = 0; c < count; ++c) {
+      const T a = as<T>(from[place(c)]);
+      to[c] = a > least ? factor * a : T(0);
+    }
+  }, *target_.target_.matrix);
+  std::fill(to + count, to + round_up(count, simd::lanes<T>), T(0));
 }
 
 template class TargetRows<float>;

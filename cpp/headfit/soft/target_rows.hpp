@@ -58,7 +58,13 @@ class TargetRows {
                                              : -std::numeric_limits<double>::infinity();
   }
 
-  // Reads blocks of rows. Each thread has a reader of its own.
+  // Whether the target has nothing outside the entries of a sparse mask.
+  bool is_within(const Mask& mask) const;
+  // Packs the keys of a target that is attention. Readers of whole blocks need them in panels, and
+  // those of single entries in rows.
+  void pack(const KeyLayouts& layouts, const Run& run);
+
+  // Reads blocks of rows. Each thread has a reader of its own, made after the keys are packed.
   class Reader {
    public:
     explicit Reader(const TargetRows& target);
@@ -69,13 +75,22 @@ class TargetRows {
     // Rows are padded with zeros. `out` must have room for whole row groups and whole panels.
     void read(const RowBlock& block, std::span<const Index> row_numbers, T* out, Index stride);
 
+    // The same for single entries: opens a block, and returns the weights of a row of it in ascending
+    // columns. They are valid until the next call, and may be overwritten.
+    void of_rows(std::span<const Index> row_numbers);
+    T* read(const RowBlock& block, Index r, std::span<const Column> columns);
+
    private:
-    void to_weights(const RowBlock& block, T* out, Index stride) const;
-    void copy(const RowBlock& block, T* out, Index stride) const;
+    // Turns the logits of a row into weights.
+    void to_weights(Index row, T* x, Index padded) const;
+    // Copies the weights of a row of a matrix in the columns place(0), place(1) ...
+    template <class Place>
+    void copy(Index row, Index count, const Place& place, T* to) const;
 
     const TargetRows& target_;
     LogitSource<T> source_;
     std::optional<LogitReader<T>> logits_;  // if the target is attention
+    Buffer<T> weights_;  // of single entries of a matrix
   };
 
  private:

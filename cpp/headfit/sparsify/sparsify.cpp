@@ -33,25 +33,13 @@ class ListFold {
   }
 
   void tile(const RowBlock& block, const Tile<T>& tile) {
-    const Index padded = tile.padded_cols();
     for (Index r = 0; r < tile.count; ++r) {
-      State& state = state_[at(r)];
-      const RowList& list = list_of(block, r);
-      const bool is_first = list.last_col < 0;
-      T* x = tile.row(r);
-      if (is_first) {
-        const T max = row_max(x, padded);
-        if (max == -std::numeric_limits<T>::infinity()) continue;
-        state.best.offer(x, tile.col, padded, [](const auto&) { return true; });
-        state.sum.raise(max);
-        state.sum.sum += exp_sum<T, Exponentials::discard>(x, padded, state.sum.shift);
-      } else {
-        const auto row = static_cast<Column>(row_of(block, r));
-        state.best.offer(x, tile.col, padded, [&](const auto& s) {
-          return columns_.would_take(s.col, {static_cast<double>(s.score) - list.norm, row});
-        });
-      }
+      offer(block, r, tile.row(r), tile.padded_cols(), [&](Index c) { return tile.col + c; });
     }
+  }
+
+  void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
+    offer(block, r, entries.data, entries.padded(), [&](Index c) { return entries.column(c); });
   }
 
   void end(const RowBlock& block) {
@@ -68,6 +56,25 @@ class ListFold {
     BestOfRow<T> best;
     OnlineSum<T> sum;
   };
+
+  // Takes a part of a row; x[c] stands in column place(c).
+  template <class Place>
+  void offer(const RowBlock& block, Index r, T* x, Index padded, const Place& place) {
+    State& state = state_[at(r)];
+    const RowList& list = list_of(block, r);
+    if (list.last_col < 0) {
+      const T max = row_max(x, padded);
+      if (max == -std::numeric_limits<T>::infinity()) return;
+      state.best.offer(x, padded, place, [](const auto&) { return true; });
+      state.sum.raise(max);
+      state.sum.sum += exp_sum<T, Exponentials::discard>(x, padded, state.sum.shift);
+    } else {
+      const auto row = static_cast<Column>(row_of(block, r));
+      state.best.offer(x, padded, place, [&](const auto& s) {
+        return columns_.would_take(s.col, {static_cast<double>(s.score) - list.norm, row});
+      });
+    }
+  }
 
   static std::size_t at(Index r) { return static_cast<std::size_t>(r); }
   Index row_of(const RowBlock& block, Index r) const { return rows_[at(block.first + r)]; }
@@ -183,26 +190,6 @@ class MatrixRows : public RowReader {
   const Mask& mask_;
 };
 
-// Offsets and columns are checked before anything is read through them.
-void check_structure(const CompressedRows& m) {
-  if (m.rows < 0 || !m.offsets || m.offsets[0] != 0) {
-    throw InputError("M must have row offsets, one more than rows, that start at 0");
-  }
-  for (Index i = 0; i < m.rows; ++i) {
-    if (m.offsets[i + 1] < m.offsets[i]) {
-      throw InputError("M has decreasing row offsets at row " + std::to_string(i));
-    }
-  }
-  for (Index i = 0; i < m.rows; ++i) {
-    for (Offset p = m.offsets[i]; p < m.offsets[i + 1]; ++p) {
-      if (m.columns[p] < 0 || m.columns[p] >= m.cols) {
-        throw InputError("M has column " + std::to_string(m.columns[p]) + " in row " +
-                         std::to_string(i) + "; expected 0 ... " + std::to_string(m.cols - 1));
-      }
-    }
-  }
-}
-
 // Weights are shares of their whole rows when this is called. Scales those of each row to sum to 1,
 // and records the share that was dropped. It equals the total variation distance between the row
 // before and after: entries lose that much in all, and those that are kept gain as much.
@@ -242,7 +229,7 @@ SparseRows sparsify_matrix(const Heads<T>& matrix, const Mask& mask, const Spars
 
 SparseRows sparsify_compressed(const CompressedRows& matrix, const Mask& mask,
                                const SparsifyOptions& options, const Run& run) {
-  check_structure(matrix);
+  matrix.check_structure();
   return renormalised(match(MatrixRows<Compressed>({matrix}, mask), options, run));
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "headfit/base/threads.hpp"
-#include "headfit/logits/source.hpp"
+#include "headfit/pattern/target.hpp"
 
 namespace headfit {
 
@@ -45,13 +45,6 @@ template <class T>
 SparseRows sparsify_matrix(const Heads<T>& matrix, const Mask& mask, const SparsifyOptions& options,
                            const Run& run);
 
-struct CompressedRows {
-  Index rows = 0;
-  Index cols = 0;
-  const Offset* offsets = nullptr;
-  const Column* columns = nullptr;
-  const double* weights = nullptr;
-};
 SparseRows sparsify_compressed(const CompressedRows& matrix, const Mask& mask,
                                const SparsifyOptions& options, const Run& run);
 

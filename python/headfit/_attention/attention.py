@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeAlias, Unpack
+from typing import Any, Literal, Protocol, TypeAlias, Unpack, overload
 
 import numpy as np
 import scipy.sparse as sp
@@ -271,15 +271,25 @@ class Attention(Shown):
         q, k = (rotate(x.astype(self.dtype, copy=False), positions) for x in (self.Q, self.K))
         return Attention(q, k, **{**vars(self.options), "position": None})
 
+    @overload
+    def matrix(
+        self, *, rows: Rows = ..., out: NDArray[Any] | None = ..., sparse: Literal[False] = ...,
+        num_threads: int | None = ...,
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    def matrix(
+        self, *, rows: Rows = ..., sparse: Literal[True], num_threads: int | None = ...
+    ) -> sp.csr_array: ...
     @standard_arithmetic()
     def matrix(
         self,
         *,
         rows: Rows = None,
         out: NDArray[Any] | None = None,
+        sparse: bool = False,
         num_threads: int | None = None,
-    ) -> NDArray[Any]:
-        """Return the dense attention matrix, or some of its rows.
+    ) -> NDArray[Any] | sp.csr_array:
+        """Return the attention matrix, or some of its rows.
 
         Parameters
         ----------
@@ -287,16 +297,19 @@ class Attention(Shown):
             The rows to compute; all when None.
         out : ndarray, optional
             The array to write to: C-contiguous, of the result's shape and dtype.
+        sparse : bool, default False
+            Whether to return only what stands at the entries of a sparse mask, for one head.
         num_threads : int, optional
             None uses every core. The result does not depend on it.
 
         Returns
         -------
-        ndarray, shape (..., rows, m)
+        ndarray, shape (..., rows, m), or csr_array, shape (rows, m)
             Rows sum to 1, or to less with sinks, or are zero where the mask leaves no key. Compared
             with the exact softmax of the logits (as rounded to the arrays' dtype), weights are
             accurate to 4 units in the last place, or 5 on CPU levels without fused multiply-add
-            (v2, see `show_config`).
+            (v2, see `show_config`). A csr_array has the entries of the mask, also those that
+            something else masks, which are 0.
 
         Raises
         ------
@@ -309,36 +322,49 @@ class Attention(Shown):
         Notes
         -----
         Besides the result, takes O(m d) memory for one key head and a block of rows for each
-        thread.
+        thread. With few entries in a sparse mask, time is O(d) for each, and not for all n m.
         """
+        if as_flag(sparse, "sparse"):
+            return self._entries(rows, out, False, num_threads)
         logits, count = self._of_rows(rows)
         result = self._output(count, self.m, out)
         threads = thread_count(num_threads)
         _core.attention_matrix(logits, self._stack(result), out is None, threads)
         return result
 
+    @overload
+    def logits(
+        self, *, rows: Rows = ..., out: NDArray[Any] | None = ..., sparse: Literal[False] = ...,
+        num_threads: int | None = ...,
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    def logits(
+        self, *, rows: Rows = ..., sparse: Literal[True], num_threads: int | None = ...
+    ) -> sp.csr_array: ...
     @standard_arithmetic()
     def logits(
         self,
         *,
         rows: Rows = None,
         out: NDArray[Any] | None = None,
+        sparse: bool = False,
         num_threads: int | None = None,
-    ) -> NDArray[Any]:
+    ) -> NDArray[Any] | sp.csr_array:
         """Return the logits that the softmax is taken of, -inf where they are masked.
 
         Parameters
         ----------
-        rows, out, num_threads
+        rows, out, sparse, num_threads
             As in `matrix`.
 
         Returns
         -------
-        ndarray, shape (..., rows, m)
+        ndarray, shape (..., rows, m), or csr_array, shape (rows, m)
             In the arrays' dtype. Without bias, softcap and position, each logit differs from the
             exact scale * q.k by at most g |scale| ||q|| ||k|| with g = (d + 2) u / (1 - (d + 2) u),
             where u is the unit roundoff (Higham, *Accuracy and Stability of Numerical Algorithms*,
-            section 3.1). Sinks belong to the softmax, and are not among the logits of keys.
+            section 3.1). Sinks belong to the softmax, and are not among the logits of keys. What a
+            csr_array does not store is masked.
 
         Raises
         ------
@@ -349,6 +375,8 @@ class Attention(Shown):
         -----
         Takes as much memory as `matrix` does.
         """
+        if as_flag(sparse, "sparse"):
+            return self._entries(rows, out, True, num_threads)
         logits, count = self._of_rows(rows)
         result = self._output(count, self.m, out)
         _core.attention_logits(logits, self._stack(result), thread_count(num_threads))
@@ -517,6 +545,22 @@ class Attention(Shown):
         if numbers is None:
             return self.core, self.n
         return self.core.of_rows(numbers), numbers.size
+
+    def _entries(
+        self, rows: Rows, out: Any, as_logits: bool, num_threads: int | None
+    ) -> sp.csr_array:
+        """Return the weights or logits at the entries of a sparse mask."""
+        if self.lead or out is not None or not is_sparse(self.mask):
+            what = "out" if out is not None else f"mask {mask_text(self.mask)}, Q {self.Q.shape}"
+            raise InputError(
+                f"sparse must be False unless one head has a sparse mask, without out; got {what}"
+            )
+        logits, count = self._of_rows(rows)
+        require_memory(self.mask.nnz * (self.dtype.itemsize + 4), f"{self.mask.nnz} entries")
+        pattern = self.mask if rows is None else self.mask[row_numbers(rows, self.n)]
+        values = _core.attention_entries(logits, as_logits, thread_count(num_threads))[0]
+        parts = values, pattern.indices.copy(), pattern.indptr.copy()
+        return sp.csr_array(parts, shape=(count, self.m))
 
     def _stack(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return a contiguous result with its leading axes flattened into one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
@@ -24,10 +25,23 @@ def check_one_head(attention: Attention, name: str) -> None:
         raise InputError(f"{name} must not be empty; got Q and K of shapes {q} and {k}")
 
 
+def _flat_head(shape: tuple[int, int], **masks: Any) -> Attention:
+    """Return a head of zero queries and keys."""
+    q, k = (np.zeros((rows, 1), np.float32) for rows in shape)
+    return Attention(q, k, **masks)
+
+
 def allowed_entries(shape: tuple[int, int], **masks: Any) -> NDArray[np.bool_]:
     """Return where masks of one head allow attention, those of keys and -inf in a bias included."""
-    q, k = (np.zeros((rows, 1), np.float32) for rows in shape)
-    allowed: NDArray[np.bool_] = Attention(q, k, **masks).logits() > -np.inf
+    allowed: NDArray[np.bool_] = _flat_head(shape, **masks).logits() > -np.inf
+    return allowed
+
+
+def sparse_entries(shape: tuple[int, int], **masks: Any) -> sp.csr_array:
+    """Return the same for a sparse mask, without an array of the whole shape."""
+    allowed = _flat_head(shape, **masks).logits(sparse=True)
+    allowed.data = allowed.data > -np.inf
+    allowed.eliminate_zeros()
     return allowed
 
 
@@ -35,7 +49,7 @@ def head_to_match(target: Any, name: str, mask: Any = None) -> Attention | None:
     """Return the head that a new head is to come close to, checked; None for what is no head.
 
     A new head has a mask alone. So that it attends to the same keys, key_lengths, key_mask and -inf
-    in the bias become part of the mask, which is an array then.
+    in the bias become part of the mask, which is an array then, or stays sparse.
     """
     attention = attention_in(target)
     if attention is None:
@@ -53,7 +67,9 @@ def head_to_match(target: Any, name: str, mask: Any = None) -> Attention | None:
         more["bias"] = None
     if all(x is None for x in more.values()):
         return attention
-    whole = allowed_entries((attention.n, attention.m), mask=attention.mask, **more)
+    shape = attention.n, attention.m
+    find = sparse_entries if is_sparse(attention.mask) else allowed_entries
+    whole = find(shape, mask=attention.mask, **more)
     keys = {"mask": whole, "key_lengths": None, "key_mask": None}
     return Attention(*attention.stored, **{**options, **keys})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 import scipy.sparse as sp
@@ -38,6 +38,16 @@ def function_of(method: Callable[..., Any], *without: str) -> Callable[[Function
     return decorate
 
 
+@overload
+def attention_matrix(
+    Q: ArrayLike, K: ArrayLike, *, rows: Rows = ..., out: NDArray[Any] | None = ...,
+    sparse: Literal[False] = ..., num_threads: int | None = ..., **options: Unpack[LogitKeywords],
+) -> NDArray[Any]: ...  # fmt: skip
+@overload
+def attention_matrix(
+    Q: ArrayLike, K: ArrayLike, *, rows: Rows = ..., sparse: Literal[True],
+    num_threads: int | None = ..., **options: Unpack[LogitKeywords],
+) -> sp.csr_array: ...  # fmt: skip
 @function_of(Attention.matrix)
 def attention_matrix(
     Q: ArrayLike,
@@ -45,9 +55,10 @@ def attention_matrix(
     *,
     rows: Rows = None,
     out: NDArray[Any] | None = None,
+    sparse: bool = False,
     num_threads: int | None = None,
     **options: Unpack[LogitKeywords],
-) -> NDArray[Any]:
+) -> Any:
     """Return the attention matrix softmax(scale * Q @ K.T), or some of its rows.
 
     Examples
@@ -58,9 +69,20 @@ def attention_matrix(
     array([[0.5 , 0.5 ],
            [0.25, 0.75]])
     """
-    return Attention(Q, K, **options).matrix(rows=rows, out=out, num_threads=num_threads)
+    more: Any = {"rows": rows, "out": out, "sparse": sparse, "num_threads": num_threads}
+    return Attention(Q, K, **options).matrix(**more)
 
 
+@overload
+def attention_logits(
+    Q: ArrayLike, K: ArrayLike, *, rows: Rows = ..., out: NDArray[Any] | None = ...,
+    sparse: Literal[False] = ..., num_threads: int | None = ..., **options: Unpack[LogitKeywords],
+) -> NDArray[Any]: ...  # fmt: skip
+@overload
+def attention_logits(
+    Q: ArrayLike, K: ArrayLike, *, rows: Rows = ..., sparse: Literal[True],
+    num_threads: int | None = ..., **options: Unpack[LogitKeywords],
+) -> sp.csr_array: ...  # fmt: skip
 @function_of(Attention.logits, "sinks")
 def attention_logits(
     Q: ArrayLike,
@@ -68,9 +90,10 @@ def attention_logits(
     *,
     rows: Rows = None,
     out: NDArray[Any] | None = None,
+    sparse: bool = False,
     num_threads: int | None = None,
     **options: Unpack[LogitKeywords],
-) -> NDArray[Any]:
+) -> Any:
     """Return the logits that the softmax is taken of, -inf where they are masked.
 
     Examples
@@ -80,7 +103,8 @@ def attention_logits(
     array([[  2., -inf],
            [  2.,   2.]])
     """
-    return Attention(Q, K, **options).logits(rows=rows, out=out, num_threads=num_threads)
+    more: Any = {"rows": rows, "out": out, "sparse": sparse, "num_threads": num_threads}
+    return Attention(Q, K, **options).logits(**more)
 
 
 @function_of(Attention.topk)
@@ -105,14 +129,8 @@ def attention_topk(
     >>> hf.attention_topk(X, X, 1, scale=1.0).indices
     array([0, 1, 2], dtype=int32)
     """
-    return Attention(Q, K, **options).topk(
-        k,
-        values=values,
-        renormalize=renormalize,
-        client=client,
-        progress=progress,
-        num_threads=num_threads,
-    )
+    more: Any = {"client": client, "progress": progress, "num_threads": num_threads}
+    return Attention(Q, K, **options).topk(k, values=values, renormalize=renormalize, **more)
 
 
 @function_of(Attention.apply)

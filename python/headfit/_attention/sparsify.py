@@ -16,7 +16,7 @@ from headfit._attention.attention import Attention, HeadLike, OneHead, attention
 from headfit._attention.heads import over_heads
 from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
 from headfit._base.arguments import as_choice, as_count, as_share, shown, thread_count
-from headfit._base.arrays import as_contiguous, as_indices, as_stack, as_stored_array, is_sparse
+from headfit._base.arrays import as_indices, as_stack, as_stored_array, is_sparse
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, plain_dict
 from headfit._base.machine import require_memory
@@ -281,9 +281,7 @@ def sparsify(
 def _kept(shape: tuple[int, int], arrays: Any) -> tuple[sp.csr_array, NDArray[Any], NDArray[Any]]:
     """Return the entries that the core kept, the mass that each row loses, and exempt columns."""
     offsets, columns, weights, dropped, exempt = arrays
-    index = np.int32 if offsets[-1] < 2**31 else np.int64
-    parts = (weights, columns.astype(index, copy=False), offsets.astype(index, copy=False))
-    return sp.csr_array(parts, shape=shape), dropped, exempt
+    return sp.csr_array((weights, columns, offsets), shape=shape), dropped, exempt
 
 
 def _of_matrix(M: Any, *, mask: Any, **of_heads: Any) -> tuple[tuple[int, int], Callable[..., Any]]:
@@ -301,13 +299,13 @@ def _of_matrix(M: Any, *, mask: Any, **of_heads: Any) -> tuple[tuple[int, int], 
         stack = as_stack(array[np.newaxis])
         return array.shape, partial(_core.sparsify_matrix, stack, allowed)
     csr = checked_csr(M, "M", dtype=np.float64)
-    rows = _core.CompressedRows(
-        as_contiguous(csr.indptr, np.int64),
-        as_contiguous(csr.indices, np.int32),
-        as_contiguous(csr.data),
-        csr.shape[1],
-    )
-    return csr.shape, partial(_core.sparsify_compressed, rows, allowed)
+    return csr.shape, partial(_core.sparsify_compressed, compressed_rows(csr), allowed)
+
+
+def compressed_rows(csr: sp.csr_array) -> _core.CompressedRows:
+    """Return a matrix as the core reads it."""
+    parts = csr.indptr.astype(np.int64), csr.indices.astype(np.int32), csr.data.astype(np.float64)
+    return _core.CompressedRows(*parts, csr.shape[1])
 
 
 def exact_pattern(

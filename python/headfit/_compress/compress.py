@@ -159,8 +159,8 @@ def compress(
 
     Several heads are fitted one after the other, each by all threads. With `total`, every head is
     fitted at all of `curve_dims`, and dimensions are given out greedily over the convex hulls of
-    the curves. A step costs O(n m (D + d)) time for each passage. Memory is that of the passages,
-    twice.
+    the curves. A step costs O(n m (D + d)) time for each passage; few entries in a sparse mask take
+    the place of n m. Memory is that of the passages, twice.
 
     Examples
     --------

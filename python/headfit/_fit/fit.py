@@ -13,7 +13,6 @@ import numpy as np
 
 from headfit import bounds
 from headfit._attention.attention import Attention, attention_in
-from headfit._attention.fitted_head import check_module, placed
 from headfit._attention.module import SelfAttention
 from headfit._base.arguments import as_count, as_flag, check_between, seed_from, shown, thread_count
 from headfit._base.arrays import round_to
@@ -24,6 +23,7 @@ from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import Columns, MaskLike, Seed
 from headfit._cluster.cluster import Cluster
 from headfit._fit.ending import Ending, advice
+from headfit._fit.fitted_head import check_module, placed
 from headfit._fit.head import Head
 from headfit._fit.method import Method, Patience
 from headfit._fit.problem import Problem

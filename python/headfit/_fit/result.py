@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._attention.fitted_head import FittedHead
 from headfit._base.arrays import is_sparse
 from headfit._base.display import Pictured, data_frame, mask_text, number, plain_dict
 from headfit._base.masks import allowed_places
@@ -21,6 +20,7 @@ from headfit._base.tolerances import Tolerances
 from headfit._build import VERSION
 from headfit._fit.ending import Ending, Obstacle
 from headfit._fit.file_formats import coded, write_head
+from headfit._fit.fitted_head import FittedHead
 from headfit._target.certificate import Certificate, Status
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 

@@ -105,7 +105,8 @@ def compare(
 
     Notes
     -----
-    O(n m (d + D)) time for head sizes d and D, and O((n + m)(d + D)) memory.
+    O(n m (d + D)) time for head sizes d and D, and O((n + m)(d + D)) memory. Where both have few
+    entries in a sparse mask, these take the place of n m.
 
     Examples
     --------

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._attention.fitted_head import FittedHead
 from headfit._base.display import Pictured, Shown, data_frame, mask_text, plain_dict
+from headfit._fit.fitted_head import FittedHead
 from headfit._shrink.compare import Comparison
 
 

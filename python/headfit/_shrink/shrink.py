@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Unpack, overload
 
 from headfit._attention.attention import Attention, HeadLike, OneHead, attention_in
-from headfit._attention.fitted_head import check_module, placed
 from headfit._attention.heads import over_heads
 from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention
@@ -18,6 +17,7 @@ from headfit._base.arguments import as_count, check_between
 from headfit._base.arrays import check_dtype
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, MaskLike, Seed
+from headfit._fit.fitted_head import check_module, placed
 from headfit._fit.head import Head
 from headfit._shrink.compare import Comparison, compare
 from headfit._shrink.descent import (
@@ -141,7 +141,8 @@ def shrink(
     Young 1936; of a matrix, of its logarithm), and once more from a smaller head where that is
     closer. The SVD itself is kept where it is closer still, and so is a smaller head. Among the
     sizes tried total variation does not rise with the size, up to rounding; that no smaller size
-    would do is not proved. A step costs O(n m (d + D)), and memory is O((n + m) (d**2 + D)).
+    would do is not proved. A step costs O(n m (d + D)), and memory is O((n + m) (d**2 + D)). Few
+    entries in a sparse mask take the place of n m.
 
     Examples
     --------

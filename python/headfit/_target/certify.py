@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, attention_in
+from headfit._attention.sparsify import compressed_rows
 from headfit._base.arguments import as_flag, thread_count
-from headfit._base.arrays import as_stack, as_stored_array, computed_in
+from headfit._base.arrays import as_stack, as_stored_array, computed_in, is_sparse
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import mask_text
 from headfit._base.kernel import Kernel, KernelLike, as_kernel
 from headfit._base.masks import masks_agree
+from headfit._base.sparse import checked_csr
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import ArrayLike, MaskLike
 from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
@@ -35,7 +37,7 @@ def certify(
     Q: HeadLike | None = None,
     K: ArrayLike | None = None,
     *,
-    matrix: ArrayLike | None = None,
+    matrix: ArrayLike | Any = None,
     scale: float | None = None,
     mask: MaskLike = None,
     leak: float | None = None,
@@ -56,9 +58,10 @@ def certify(
         A `Target`, or whatever makes one: a sparse or dense array, or a path.
     Q, K : array_like, shape (n, d)
         Queries and keys; or Q an `Attention` (or a `Fit`), whose scale and mask then hold.
-    matrix : array_like, shape (n, n), optional
-        Judge this attention matrix instead, its entries as they are stored. A row fails if an
-        entry on its support is zero, even if the support has no other entry.
+    matrix : array_like or sparse array, shape (n, n), optional
+        Judge this attention matrix instead, its entries as they are stored; what a sparse one does
+        not store is zero. A row fails if an entry on its support is zero, even if the support has
+        no other entry.
     scale : float, optional
         1 / sqrt(d) when None. Its float64 value is part of the statement.
     mask : optional
@@ -148,10 +151,19 @@ def certify(
         if Q is not None or K is not None or scale is not None:
             raise InputError("matrix must be given alone, without Q, K or scale")
         target = _target_under(A, mask, "matrix", threads)
-        M = np.array(as_stored_array(matrix, "matrix"))  # nobody else can change it
+        # Of either a copy, which nobody else can change.
+        if is_sparse(matrix):
+            M: Any = checked_csr(matrix, "matrix", keep_zeros=False)
+            M.data = as_stored_array(M.data, "matrix", ndim=1)
+        else:
+            M = np.array(as_stored_array(matrix, "matrix"))
         if M.shape != (target.n, target.n):
             raise InputError(f"matrix must have {target.n} rows and columns; got shape {M.shape}")
-        rows = _core.certify_matrix(target.core, as_stack(M), limits.core, threads)
+        if is_sparse(M):
+            stored = compressed_rows(M)
+            rows = _core.certify_sparse_matrix(target.core, stored, limits.core, threads)
+        else:
+            rows = _core.certify_matrix(target.core, as_stack(M), limits.core, threads)
         rows.update(dict.fromkeys(("q_norm", "k_norm", "max_logit", "rounding_bound"), np.nan))
         return _certificate(
             rows, target, True, basis="matrix", scale=np.nan, dtype=str(computed_in(M)),

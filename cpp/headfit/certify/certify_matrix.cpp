@@ -1,0 +1,199 @@
+// The certificate of a given attention matrix, about its entries as they are stored.
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include "headfit/base/errors.hpp"
+#include "headfit/certify/folds.hpp"
+
+namespace headfit {
+namespace {
+
+// a / b for a >= 0 and b >= 0. x / 0 is infinite, 0 / 0 included, so that a weight of zero meets no
+// tolerance; 0 / x is exactly 0.
+Enclosure ratio(const Enclosure& a, const Enclosure& b) {
+  return {b.hi > 0 ? std::max(0.0, next_down(a.lo / b.hi)) : no_bound,
+          b.lo > 0 ? (a.hi > 0 ? next_up(a.hi / b.lo) : 0.0) : no_bound};
+}
+
+void check_shape(const Target& target, Index count, Index rows, Index cols) {
+  if (count != 1 || rows != target.n || cols != target.n) {
+    throw InputError("matrix must be one matrix of the shape of A, " + std::to_string(target.n) +
+                     " x " + std::to_string(target.n) + "; got " + std::to_string(rows) + " x " +
+                     std::to_string(cols));
+  }
+}
+
+template <class T>
+void check_entry(T value, bool allowed, Index row, Index col) {
+  const bool is_weight = value >= 0 && value <= std::numeric_limits<T>::max();
+  if (is_weight && (allowed || value == 0)) return;
+  const std::string came =
+      std::to_string(value) + " at row " + std::to_string(row) + ", column " + std::to_string(col);
+  if (!is_weight) throw NonFiniteError("matrix must have finite entries >= 0; got " + came);
+  throw InputError("matrix must be 0 where masked; got " + came);
+}
+
+// Judges a row whose entries come in the order of their columns.
+class RowJudge {
+ public:
+  RowJudge(const Target& target, Index row)
+      : target_(target),
+        row_(row),
+        columns_(target.row_columns(row)),
+        weights_(target.row_weights(row)),
+        open_(target.mask.range(0, row, target.n, target.n)),
+        has_pattern_(target.mask.has_pattern()) {}
+
+  bool allows(Index col) const {
+    return col >= open_.begin && col < open_.end &&
+           (!has_pattern_ || target_.mask.allows(0, row_, col, target_.n, target_.n));
+  }
+
+  template <class T>
+  void take(T entry, Index col) {
+    const bool allowed = allows(col);
+    check_entry(entry, allowed, row_, col);
+    const auto value = static_cast<double>(entry);
+    while (p_ < columns_.size() && columns_[p_] < col) on_support(0);
+    if (p_ < columns_.size() && columns_[p_] == col) {
+      on_support(value);
+    } else if (allowed) {
+      off_support(value, col);
+    }
+  }
+
+  // For a sparse matrix: takes the first column off the support that the mask allows, unless it is
+  // stored. It is 0, and where nothing off the support is larger the report names this column.
+  void take_first_zero(std::span<const Column> stored) {
+    const Mask& mask = target_.mask;
+    const auto of_mask = mask.sparse_offsets ? mask.sparse_row(row_) : std::span<const Column>();
+    const Index begin = mask.sparse_offsets ? 0 : open_.begin;
+    const Index end = mask.sparse_offsets ? static_cast<Index>(of_mask.size()) : open_.end;
+    auto on = columns_.begin();
+    for (Index c = begin; c < end; ++c) {
+      const auto col =
+          mask.sparse_offsets ? of_mask[static_cast<std::size_t>(c)] : static_cast<Column>(c);
+      on = std::lower_bound(on, columns_.end(), col);
+      if ((on != columns_.end() && *on == col) || !allows(col)) continue;
+      if (!std::binary_search(stored.begin(), stored.end(), col)) off_support(0, col);
+      return;
+    }
+  }
+
+  void finish(const Tolerances& tolerances, CertificateRows& out) {
+    while (p_ < columns_.size()) on_support(0);
+    Enclosure leak{0, 0};
+    if (leak_column_ >= 0 && !columns_.empty()) {
+      leak = ratio(Enclosure::exactly(largest_), Enclosure::exactly(weakest_));
+    }
+    // The leak is unbounded if a support entry is 0, or if an empty target row has any weight.
+    if (columns_.empty() ? largest_ > 0 : weakest_ == 0) leak = Enclosure::exactly(no_bound);
+    Enclosure distortion{0, 0};
+    if (columns_.size() > 1) {
+      distortion = ratio(highest_, lowest_) - Enclosure::exactly(1);
+      distortion.lo = std::max(0.0, distortion.lo);
+    }
+    const auto at = static_cast<std::size_t>(row_);
+    out.leak[row_] = leak.hi;
+    out.distortion[row_] = distortion.hi;
+    out.leak_column[at] = leak_column_;
+    out.weakest_column[at] = weakest_column_;
+    out.highest_column[at] = highest_column_;
+    out.lowest_column[at] = lowest_column_;
+    out.verdict[at] = detail::judge(leak, distortion, {0, 0}, tolerances);
+    out.stray[row_] = stray_;
+    out.tv[row_] = (difference_ + stray_) / 2;
+  }
+
+ private:
+  void on_support(double value) {
+    const Index col = columns_[p_];
+    const Enclosure r = ratio(Enclosure::exactly(value), Enclosure::exactly(weights_[p_]));
+    if (p_ == 0 || value < weakest_) weakest_ = value, weakest_column_ = col;
+    if (p_ == 0 || r.lo > highest_.lo) highest_column_ = col;
+    if (p_ == 0 || r.lo < lowest_.lo) lowest_column_ = col;
+    highest_ = p_ == 0 ? r : Enclosure{std::max(highest_.lo, r.lo), std::max(highest_.hi, r.hi)};
+    lowest_ = p_ == 0 ? r : Enclosure{std::min(lowest_.lo, r.lo), std::min(lowest_.hi, r.hi)};
+    difference_ += std::abs(value - weights_[p_++]);
+  }
+
+  void off_support(double value, Index col) {
+    if (leak_column_ < 0 || value > largest_) largest_ = value, leak_column_ = col;
+    stray_ += value;
+  }
+
+  const Target& target_;
+  Index row_;
+  std::span<const Column> columns_;
+  std::span<const double> weights_;
+  ColumnRange open_;
+  bool has_pattern_;
+  std::size_t p_ = 0;  // how many entries of the support were taken
+  double largest_ = 0, weakest_ = 0, difference_ = 0, stray_ = 0;
+  Enclosure highest_{0, 0}, lowest_{0, 0};
+  Index leak_column_ = -1, weakest_column_ = -1, highest_column_ = -1, lowest_column_ = -1;
+};
+
+// Judges every row; make_reader() gives each thread a function that shows a row's entries to a judge.
+template <class MakeReader>
+CertificateRows judge_rows(const Target& target, const Tolerances& tolerances, const Run& run,
+                           const MakeReader& make_reader) {
+  tolerances.check();
+  if (tolerances.limits_logits()) {
+    throw InputError("max_logit must not be given for a matrix: it does not tell its logits");
+  }
+  validate_target(target, any_sum, run);
+  CertificateRows out(target.n);
+  const auto make_worker = [&] {
+    return [&, read = make_reader()](Index first, Index end) mutable {
+      for (Index i = first; i < end; ++i) {
+        RowJudge row(target, i);
+        read(i, row);
+        row.finish(tolerances, out);
+      }
+    };
+  };
+  parallel_rows(target.n, run, make_worker, 16);
+  return out;
+}
+
+}  // namespace
+
+template <class T>
+CertificateRows certify_matrix(const Target& target, const Heads<T>& matrix,
+                               const Tolerances& tolerances, const Run& run) {
+  check_shape(target, matrix.count, matrix.rows, matrix.cols);
+  return judge_rows(target, tolerances, run, [&] {
+    return [rows = HeadRows<T>(matrix)](Index i, RowJudge& judge) mutable {
+      const RowView<T> row = rows.row(0, i);
+      for (Index j = 0; j < row.size(); ++j) judge.take(row[j], j);
+    };
+  });
+}
+
+template CertificateRows certify_matrix(const Target&, const Heads<float>&, const Tolerances&,
+                                        const Run&);
+template CertificateRows certify_matrix(const Target&, const Heads<double>&, const Tolerances&,
+                                        const Run&);
+
+CertificateRows certify_sparse_matrix(const Target& target, const CompressedRows& matrix,
+                                      const Tolerances& tolerances, const Run& run) {
+  check_shape(target, 1, matrix.rows, matrix.cols);
+  matrix.check_structure();
+  return judge_rows(target, tolerances, run, [&] {
+    return [&](Index i, RowJudge& judge) {
+      const auto columns = matrix.row_columns(i);
+      if (std::adjacent_find(columns.begin(), columns.end(), std::greater_equal()) !=
+          columns.end()) {
+        throw InputError("matrix must have ascending columns in row " + std::to_string(i));
+      }
+      judge.take_first_zero(columns);
+      for (std::size_t p = 0; p < columns.size(); ++p) {
+        judge.take(matrix.weights[matrix.offsets[i] + Offset(p)], columns[p]);
+      }
+    };
+  });
+}
+
+}  // namespace headfit

@@ -281,7 +281,9 @@ def sparsify(
 def _kept(shape: tuple[int, int], arrays: Any) -> tuple[sp.csr_array, NDArray[Any], NDArray[Any]]:
     """Return the entries that the core kept, the mass that each row loses, and exempt columns."""
     offsets, columns, weights, dropped, exempt = arrays
-    return sp.csr_array((weights, columns, offsets), shape=shape), dropped, exempt
+    index = np.int32 if offsets[-1] < 2**31 else np.int64
+    parts = (weights, columns.astype(index, copy=False), offsets.astype(index, copy=False))
+    return sp.csr_array(parts, shape=shape), dropped, exempt
 
 
 def _of_matrix(M: Any, *, mask: Any, **of_heads: Any) -> tuple[tuple[int, int], Callable[..., Any]]:

@@ -52,7 +52,8 @@ def as_csr(columns: NDArray[np.int64], values: NDArray[Any], keys: int) -> sp.cs
     """
     present = columns >= 0
     offsets = np.concatenate(([0], np.cumsum(present.sum(axis=1))))
-    parts = values[present], columns[present], offsets
+    index = np.int32 if offsets[-1] < 2**31 else np.int64
+    parts = (values[present], columns[present].astype(index), offsets.astype(index))
     matrix = sp.csr_array(parts, shape=(columns.shape[0], keys))
     matrix.sort_indices()
     return matrix

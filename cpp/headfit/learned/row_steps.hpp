@@ -67,28 +67,23 @@ class RowSums {
     if (++pending_ == at_once) flush();
   }
 
-  // Adds to the lower triangle of the curvature, in strips of rows that stay in registers.
+  // Adds to the lower triangle of the curvature, in strips of four rows that stay in registers.
   void flush() {
-    Index a = 0;
-    for (; a + 4 < dim_; a += 8) add_strip<8>(a);
-    if (a < dim_) add_strip<4>(a);
-    pending_ = 0;
-  }
-
-  template <Index strip>
-  void add_strip(Index a) {
-    for (Index c = 0; c < std::min(a + strip, dim_); c += lanes) {
-      float* h = curvature_.data() + a * width_ + c;
-      Pack sum[strip];
-      for (Index r = 0; r < strip; ++r) sum[r] = simd::load(h + r * width_);
-      const float* x = rows_.data() + c;
-      const float* wx = weighted_.data() + a;
-      for (Index m = 0; m < pending_; ++m, x += width_, wx += width_) {
-        const Pack v = simd::load(x);
-        for (Index r = 0; r < strip; ++r) sum[r] = simd::pmadd(simd::fill(wx[r]), v, sum[r]);
+    for (Index a = 0; a < dim_; a += 4) {
+      for (Index c = 0; c < std::min(a + 4, dim_); c += lanes) {
+        float* h = curvature_.data() + a * width_ + c;
+        Pack sum[4];
+        for (Index r = 0; r < 4; ++r) sum[r] = simd::load(h + r * width_);
+        const float* x = rows_.data() + c;
+        const float* wx = weighted_.data() + a;
+        for (Index m = 0; m < pending_; ++m, x += width_, wx += width_) {
+          const Pack v = simd::load(x);
+          for (Index r = 0; r < 4; ++r) sum[r] = simd::pmadd(simd::fill(wx[r]), v, sum[r]);
+        }
+        for (Index r = 0; r < 4; ++r) simd::store(h + r * width_, sum[r]);
       }
-      for (Index r = 0; r < strip; ++r) simd::store(h + r * width_, sum[r]);
     }
+    pending_ = 0;
   }
 
   Index dim_, width_;

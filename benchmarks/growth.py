@@ -10,9 +10,9 @@ import math
 import time
 
 import numpy as np
-import scipy.sparse as sp
 
 import headfit as hf
+import masks
 import measure
 from headfit import _core
 
@@ -41,12 +41,8 @@ def apply(n, d, threads):
 
 
 def within_mask(n, keys, threads):
-    columns = np.random.default_rng(1).integers(0, n // keys, (n, keys)) + np.arange(
-        0, n, n // keys
-    )
-    parts = np.ones(n * keys, bool), columns.ravel(), np.arange(0, n * keys + 1, keys)
     Q, K = head(n, 64)
-    attention = hf.Attention(Q, K, mask=sp.csr_array(parts, shape=(n, n)))
+    attention = hf.Attention(Q, K, mask=masks.random(n, keys))
     return lambda: attention.apply(K, num_threads=threads)
 
 

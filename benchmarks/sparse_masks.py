@@ -24,48 +24,11 @@ import torch  # noqa: E402
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # noqa: E402
 
 import headfit as hf  # noqa: E402
+from masks import KINDS, random  # noqa: E402
 
 DIM = 64
 MOST_ENTRIES = 2**27
 DENSE_UP_TO = 16_384  # positions for which PyTorch gets the mask as n x n booleans
-
-
-def csr(columns):
-    """Return a mask of the same number of keys in each row, from their columns."""
-    n, k = columns.shape
-    offsets = np.arange(0, (n + 1) * k, k)
-    parts = np.ones(n * k, bool), columns.astype(np.int32).ravel(), offsets
-    return sp.csr_array(parts, shape=(n, n))
-
-
-def random(n, k):
-    """Return k keys a row that nothing tells: one from each of k parts of the keys."""
-    rng = np.random.default_rng(0)
-    places = rng.integers(0, n // k, (n, k), np.int32)
-    places += np.arange(0, n, n // k, np.int32)[:k]
-    return csr(places)
-
-
-def band(n, k):
-    """Return the k keys around each position."""
-    first = np.clip(np.arange(n) - k // 2, 0, n - k)
-    return csr(first[:, np.newaxis] + np.arange(k))
-
-
-def documents(n, k):
-    """Return documents of k tokens, each of which attends to all of its own."""
-    return csr(np.arange(n)[:, np.newaxis] // k * k + np.arange(k))
-
-
-def blocks(n, k):
-    """Return random blocks of at most 64 rows and keys."""
-    size = min(64, k)
-    chosen = random(n // size, k // size).indices.reshape(n // size, 1, k // size, 1)
-    columns = np.repeat(chosen * size, size, axis=1) + np.arange(size)
-    return csr(columns.reshape(n, k))
-
-
-KINDS = {"random": random, "band": band, "documents": documents, "blocks": blocks}
 
 
 def in_numpy(Q, K, V, mask, at_once):

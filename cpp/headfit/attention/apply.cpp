@@ -12,10 +12,9 @@ namespace {
 template <class T>
 class PackedValues {
  public:
-  PackedValues(const Heads<T>& v, const Mask& mask, Index group)
+  PackedValues(const Heads<T>& v, const LogitSource<T>& source)
       : v_(v),
-        mask_(mask),
-        group_(group),
+        source_(source),
         rows_(round_up(v.rows, Blocking<T>::tile_cols)),
         panels_(round_up(v.cols, Blocking<T>::panel) / Blocking<T>::panel),
         halvings_(static_cast<std::size_t>(v.count), 0) {}
@@ -38,17 +37,17 @@ class PackedValues {
       });
     };
     for_rows([&](HeadRows<T>& values, Index head, Index first, Index end, T& most) {
-      const Index valid = std::min(end, valid_rows(head));
+      const Index valid = std::min(end, valid_keys(source_, head));
       for (Index i = first; i < valid; ++i) checked_row("V", values, head, i, most);
     });
     for (Index h = 0; h < heads; ++h) {
       const auto of_head = largest.begin() + h * tasks;
       set_halvings(first_ + h, tasks > 0 ? *std::max_element(of_head, of_head + tasks) : T(0));
     }
-    const bool are_whole = v_.is_best_in_place() && v_.cols == cols() && !mask_.key_lengths;
-    const auto halved =
-        std::find_if(halvings_.begin(), halvings_.end(), [](int h) { return h > 0; });
-    are_in_place_ = are_whole && !layouts.panels && halved == halvings_.end();
+    const bool are_whole = v_.is_best_in_place() && v_.cols == cols() && !source_.mask.key_lengths;
+    const bool are_as_given =
+        std::all_of(halvings_.begin(), halvings_.end(), [](int h) { return h == 0; });
+    are_in_place_ = are_whole && are_as_given && !layouts.panels;
     if (are_in_place_) return;
     data_.ensure(heads * panels_ * rows_ * Blocking<T>::panel);
     for_rows([&](HeadRows<T>& values, Index head, Index first, Index end, T&) {
@@ -71,12 +70,6 @@ class PackedValues {
   }
 
  private:
-  Index valid_rows(Index head) const {
-    if (!mask_.key_lengths) return v_.rows;
-    const Index* lengths = mask_.key_lengths + head * group_;
-    return *std::max_element(lengths, lengths + group_);
-  }
-
   // A weighted sum of values may overflow where their weighted average does not.
   void set_halvings(Index head, T largest) {
     constexpr double limit = static_cast<double>(std::numeric_limits<T>::max()) / 4;
@@ -90,7 +83,7 @@ class PackedValues {
     const T factor = static_cast<T>(std::ldexp(1.0, -halvings(head)));
     constexpr Index width = Blocking<T>::panel;
     T* out = data_.data() + (head - first_) * panels_ * rows_ * width;
-    const Index valid = std::clamp(valid_rows(head), first, end);
+    const Index valid = std::clamp(valid_keys(source_, head), first, end);
     for (Index i = first; i < valid; ++i) {
       const RowView<T> row = values.row(head, i);
       for (Index p = 0; p < panels_; ++p) {
@@ -106,8 +99,7 @@ class PackedValues {
   }
 
   const Heads<T>& v_;
-  const Mask& mask_;
-  Index group_;
+  const LogitSource<T>& source_;
   Index first_ = 0;  // the first packed head
   Index rows_;
   Index panels_;
@@ -154,8 +146,8 @@ class ApplyFold {
     row.sum = exp_sum<T, Exponentials::keep>(entries.data, entries.padded(), row.shift);
     checkpoints_.after(entries.count() * width());
     for (Index p = 0; p < values_.panels(); ++p) {
-      add_weighted_rows(entries.data, values_.rows(block.head / group_, p), entries.columns,
-                        sum(r) + p * B::panel);
+      add_weighted_rows<2, 2>(entries.data, values_.rows(block.head / group_, p), entries.columns,
+                              sum(r) + p * B::panel);
     }
   }
 
@@ -208,7 +200,7 @@ void attention_apply(const LogitSource<T>& source, const Heads<T>& v, const OutH
                      " and " + std::to_string(source.k.rows) + "; got " + std::to_string(v.count) +
                      " and " + std::to_string(v.rows));
   }
-  PackedValues<T> values(v, source.mask, source.group);
+  PackedValues<T> values(v, source);
   stream_tiles(source, run, [&] { return ApplyFold<T>(source, values, v.cols, out); }, values);
 }
 

@@ -66,19 +66,21 @@ class RowJudge {
   // For a sparse matrix: takes the first column off the support that the mask allows, unless it is
   // stored. It is 0, and where nothing off the support is larger the report names this column.
   void take_first_zero(std::span<const Column> stored) {
-    const Mask& mask = target_.mask;
-    const auto of_mask = mask.sparse_offsets ? mask.sparse_row(row_) : std::span<const Column>();
-    const Index begin = mask.sparse_offsets ? 0 : open_.begin;
-    const Index end = mask.sparse_offsets ? static_cast<Index>(of_mask.size()) : open_.end;
-    auto on = columns_.begin();
-    for (Index c = begin; c < end; ++c) {
-      const auto col =
-          mask.sparse_offsets ? of_mask[static_cast<std::size_t>(c)] : static_cast<Column>(c);
-      on = std::lower_bound(on, columns_.end(), col);
-      if ((on != columns_.end() && *on == col) || !allows(col)) continue;
-      if (!std::binary_search(stored.begin(), stored.end(), col)) off_support(0, col);
-      return;
+    const auto is_first = [&](Index col) {
+      return !std::binary_search(columns_.begin(), columns_.end(), static_cast<Column>(col)) &&
+             allows(col);
+    };
+    Index first = open_.begin;
+    if (target_.mask.sparse_offsets) {
+      const auto columns = target_.mask.sparse_row(row_);
+      const auto found = std::find_if(columns.begin(), columns.end(), is_first);
+      first = found == columns.end() ? open_.end : Index(*found);
+    } else {
+      while (first < open_.end && !is_first(first)) ++first;
     }
+    const bool is_stored =
+        std::binary_search(stored.begin(), stored.end(), static_cast<Column>(first));
+    if (first < open_.end && !is_stored) off_support(0, first);
   }
 
   void finish(const Tolerances& tolerances, CertificateRows& out) {

@@ -184,13 +184,10 @@ class TargetFold : public UnitFold<T> {
              const soft::TargetRows<T>& target, UnitWork<T>& work, double& loss)
       : UnitFold<T>(source, work), reader_(reader), target_(target), loss_(loss) {}
 
-  void begin(const RowBlock& block) {
-    if (block.by_entries) reader_.of_rows(*this->source_.rows);
-  }
-
   void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
-    const Entries<T> weights{reader_.read(block, r, entries.columns), entries.columns};
-    settle(this->source_.row_at(block.first + r), entries.data, weights.data, entries.count(),
+    const Index row = this->source_.row_at(block.first + r);
+    const Entries<T> weights{reader_.read(row, entries.columns), entries.columns};
+    settle(row, entries.data, weights.data, entries.count(),
            [&](Index c) { return entries.column(c); });
     if (this->work_.with_gradient) this->add_gradient(block, r, weights, T(1));
   }

@@ -15,22 +15,6 @@ inline Index triangle(Index dim) { return dim * (dim + 1) / 2; }
 namespace detail {
 // Columns at a time, so that a few rows and features stay in cache.
 inline constexpr Index strip = 1024;
-
-// out[f] = sum over i of weights[i] features(columns[i], f), for a few vectors of features.
-template <int vectors, class T>
-void gather_vectors(const T* weights, std::span<const Column> columns, const T* features,
-                    Index stride, T* out) {
-  simd::Packet<T> sum[vectors];
-  for (auto& x : sum) x = simd::fill<T>(T(0));
-  for (std::size_t i = 0; i < columns.size(); ++i) {
-    const T* x = features + columns[i] * stride;
-    const auto weight = simd::fill<T>(weights[i]);
-    for (int v = 0; v < vectors; ++v) {
-      sum[v] = simd::pmadd(weight, simd::load(x + v * simd::lanes<T>), sum[v]);
-    }
-  }
-  for (int v = 0; v < vectors; ++v) simd::store(out + v * simd::lanes<T>, sum[v]);
-}
 }  // namespace detail
 
 // out(r, f) = sum over c of weights(r, c) features(f, c).
@@ -95,12 +79,13 @@ void gather_entries(const T* weights, std::span<const Column> columns, const T* 
                     Index width, T* out) {
   constexpr int at_once = 4;
   constexpr Index lanes = simd::lanes<T>;
+  std::fill_n(out, width, T(0));
   Index f = 0;
   for (; f + at_once * lanes <= width; f += at_once * lanes) {
-    detail::gather_vectors<at_once>(weights, columns, features + f, width, out + f);
+    add_weighted_rows<at_once, 1>(weights, {features + f, width}, columns, out + f);
   }
   for (; f < width; f += lanes) {
-    detail::gather_vectors<1>(weights, columns, features + f, width, out + f);
+    add_weighted_rows<1, 1>(weights, {features + f, width}, columns, out + f);
   }
 }
 

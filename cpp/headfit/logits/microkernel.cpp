@@ -93,27 +93,28 @@ void multiply_entries(Index width, const T* q, const RowsInMemory<T>& keys,
   }
 }
 
-template <class T>
-void add_weighted_rows(const T* weights, const RowsInMemory<T>& values,
+template <int vectors, int chains, class T>
+void add_weighted_rows(const T* weights, const RowsInMemory<T>& rows,
                        std::span<const Column> columns, T* sums) {
-  using B = Blocking<T>;
-  const std::size_t count = columns.size();
-  simd::Packet<T> sum[2][2];  // of even and of odd places, so that no entry waits for the last one
-  for (auto& of_half : sum) of_half[0] = of_half[1] = simd::fill<T>(T(0));
-  const auto add = [&](std::size_t i, auto& to) {
-    const T* row = values.row(columns[i]);
+  constexpr Index lanes = Blocking<T>::lanes;
+  simd::Packet<T> sum[chains][vectors];
+  for (auto& chain : sum) std::fill_n(chain, vectors, simd::fill<T>(T(0)));
+  const auto add = [&](std::size_t i, auto& chain) {
+    const T* row = rows.row(columns[i]);
     const auto weight = simd::fill<T>(weights[i]);
-    to[0] = simd::pmadd(weight, simd::load(row), to[0]);
-    to[1] = simd::pmadd(weight, simd::load(row + B::lanes), to[1]);
+    for (int v = 0; v < vectors; ++v) {
+      chain[v] = simd::pmadd(weight, simd::load(row + v * lanes), chain[v]);
+    }
   };
-  for (std::size_t i = 0; i + 1 < count; i += 2) {
-    add(i, sum[0]);
-    add(i + 1, sum[1]);
+  std::size_t i = 0;
+  for (; i + chains <= columns.size(); i += chains) {
+    for (int c = 0; c < chains; ++c) add(i + static_cast<std::size_t>(c), sum[c]);
   }
-  if (count % 2 != 0) add(count - 1, sum[0]);
-  for (Index half = 0; half < 2; ++half) {
-    T* to = sums + half * B::lanes;
-    simd::store(to, simd::padd(simd::load(to), simd::padd(sum[0][half], sum[1][half])));
+  for (int c = 0; i < columns.size(); ++i, ++c) add(i, sum[c]);
+  for (int v = 0; v < vectors; ++v) {
+    auto total = sum[0][v];
+    for (int c = 1; c < chains; ++c) total = simd::padd(total, sum[c][v]);
+    simd::store(sums + v * lanes, simd::padd(simd::load(sums + v * lanes), total));
   }
 }
 
@@ -169,8 +170,12 @@ template void multiply_panel<Product::added>(Index, Index, RowGroup<float>, cons
                                              Index);
 template void multiply_entries(Index, const float*, const RowsInMemory<float>&,
                                std::span<const Column>, Index, float*);
-template void add_weighted_rows(const float*, const RowsInMemory<float>&, std::span<const Column>,
-                                float*);
+template void add_weighted_rows<1, 1>(const float*, const RowsInMemory<float>&,
+                                      std::span<const Column>, float*);
+template void add_weighted_rows<2, 2>(const float*, const RowsInMemory<float>&,
+                                      std::span<const Column>, float*);
+template void add_weighted_rows<4, 1>(const float*, const RowsInMemory<float>&,
+                                      std::span<const Column>, float*);
 template bool panel_exceeds<float, false>(Index, const QueryGroup<float>&, const float*,
                                           const float*, float*, float*);
 template bool panel_exceeds<float, true>(Index, const QueryGroup<float>&, const float*,
@@ -186,8 +191,12 @@ template void multiply_panel<Product::added>(Index, Index, RowGroup<double>, con
                                              Index);
 template void multiply_entries(Index, const double*, const RowsInMemory<double>&,
                                std::span<const Column>, Index, double*);
-template void add_weighted_rows(const double*, const RowsInMemory<double>&, std::span<const Column>,
-                                double*);
+template void add_weighted_rows<1, 1>(const double*, const RowsInMemory<double>&,
+                                      std::span<const Column>, double*);
+template void add_weighted_rows<2, 2>(const double*, const RowsInMemory<double>&,
+                                      std::span<const Column>, double*);
+template void add_weighted_rows<4, 1>(const double*, const RowsInMemory<double>&,
+                                      std::span<const Column>, double*);
 template bool panel_exceeds<double, false>(Index, const QueryGroup<double>&, const double*,
                                            const double*, double*, double*);
 template bool panel_exceeds<double, true>(Index, const QueryGroup<double>&, const double*,

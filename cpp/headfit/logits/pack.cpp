@@ -64,25 +64,11 @@ T pack_queries(HeadRows<T>& queries, const LogitSource<T>& source, Index head, I
   return largest;
 }
 
-namespace {
-
-// Padding keys are never read. A key is packed if at least one of the query heads that share its
-// head may attend to it.
-template <class T>
-Index valid_rows(const LogitSource<T>& source, Index key_head) {
-  if (!source.mask.key_lengths) return source.k.rows;
-  const Index* lengths = source.mask.key_lengths + key_head * source.group;
-  return *std::max_element(lengths, lengths + source.group);
-}
-
-}  // namespace
-
 template <class T>
 PackedKeys<T>::PackedKeys(const LogitSource<T>& source, Index first_head, Index heads,
                           const Run& run, const KeyLayouts& layouts)
     : layouts_(layouts),
       keys_(source.k),
-      // Keys of padding are never read.
       are_in_place_(keys_.is_best_in_place() && keys_.cols % Blocking<T>::lanes == 0 &&
                     !source.mask.key_lengths),
       first_(first_head),
@@ -102,7 +88,7 @@ PackedKeys<T>::PackedKeys(const LogitSource<T>& source, Index first_head, Index 
       const Index head = first_ + task / tasks;
       const Index begin = task % tasks * per_task;
       const Index end = std::min(begin + per_task, panels_);
-      const Index rows = valid_rows(source, head);
+      const Index rows = valid_keys(source, head);
       T& largest = task_max[static_cast<std::size_t>(task)];
       for (Index p = begin; p < end; ++p) {
         largest = std::max(largest, pack(keys, head, p, rows, checkpoints));

@@ -13,6 +13,15 @@ template <class T>
 [[noreturn]] void throw_nonfinite(const char* name, Index head, Index heads, Index row, Index col,
                                   T value);
 
+// How many keys are not padding for at least one of the query heads that share a key head. Others are
+// never read.
+template <class T>
+Index valid_keys(const LogitSource<T>& source, Index key_head) {
+  if (!source.mask.key_lengths) return source.k.rows;
+  const Index* lengths = source.mask.key_lengths + key_head * source.group;
+  return *std::max_element(lengths, lengths + source.group);
+}
+
 // Returns a row and raises `largest` to its largest |entry|. Throws NonFiniteError, which names the
 // entry, if one is not finite.
 template <class T>

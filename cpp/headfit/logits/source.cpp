@@ -29,8 +29,7 @@ void check_sparse(const Offset* offsets, const Column* columns, Index rows, Inde
 }
 
 bool is_sparse_alone(const Mask& mask) {
-  return mask.sparse_offsets && !mask.left && !mask.right && !mask.dense && !mask.key_lengths &&
-         !mask.keys;
+  return mask.sparse_offsets && mask.besides_sparse().is_open();
 }
 
 // Replaces `runs` by the ranges of neighbouring columns that a row may attend to.
@@ -44,8 +43,10 @@ void find_runs(const Mask& mask, Index head, Index row, Index rows, Index cols,
       runs.push_back({begin, end});
     }
   };
+  // Columns of the sparse matrix are not searched for in it.
+  const Mask others = mask.besides_sparse();
   const auto add_if_allowed = [&](Index col) {
-    if (mask.allows(head, row, col, rows, cols)) add(col, col + 1);
+    if (others.allows(head, row, col, rows, cols)) add(col, col + 1);
   };
   const ColumnRange open = mask.range(head, row, rows, cols);
   if (mask.sparse_offsets) {

@@ -48,6 +48,12 @@ struct Mask {
   bool is_open() const { return !left && !right && !has_pattern() && !key_lengths; }
   // Whether single positions within the range of a row may be masked.
   bool has_pattern() const { return dense || sparse_offsets || keys; }
+  // What restricts beside the sparse matrix.
+  Mask besides_sparse() const {
+    Mask others = *this;
+    others.sparse_offsets = nullptr;
+    return others;
+  }
   std::span<const Column> sparse_row(Index row) const {
     return {sparse_columns + sparse_offsets[row], sparse_columns + sparse_offsets[row + 1]};
   }

@@ -112,20 +112,19 @@ KeyLayouts layouts_for(const LogitSource<T>& source, Index block_rows, const Run
 }
 
 template <class T>
-Entries<T> BlockSource<T>::entries(const RowBlock& block, Index r, std::span<const Column> columns,
+Entries<T> BlockSource<T>::entries(Index head, Index row, std::span<const Column> columns,
                                    Index count) {
-  const Index row = source_.row_at(block.first + r), depth = source_.q.cols;
-  const Index width = keys_.row_width(), key_head = block.head / source_.group;
+  const Index depth = source_.q.cols, width = keys_.row_width();
   T* query = query_.ensure(width);
   T q_max = 0;
-  const RowView<T> stored = checked_row("Q", query_rows_, block.head, row, q_max);
+  const RowView<T> stored = checked_row("Q", query_rows_, head, row, q_max);
   for (Index p = 0; p < depth; ++p) query[p] = stored[p] * static_cast<T>(source_.scale);
   std::fill(query + depth, query + width, -T(0));
   T* x = tile_.ensure(count + B::lanes + B::panel);
   checkpoints_.after((count + 1) * depth);
-  multiply_entries(width, query, keys_.rows(key_head), columns, count, x);
+  multiply_entries(width, query, keys_.rows(head / source_.group), columns, count, x);
   const Entries<T> entries{x, columns.first(static_cast<std::size_t>(count))};
-  finisher_.finish(block, row, entries, may_overflow(block.head, q_max));
+  finisher_.finish(head, row, entries, may_overflow(head, q_max));
   return entries;
 }
 

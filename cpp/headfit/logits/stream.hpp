@@ -80,10 +80,10 @@ class BlockSource {
   Tile<T> own_tile(const RowBlock& block, Index col, Index cols);
   // Computes the logits of a tile of the current block.
   void fill(const RowBlock& block, const Tile<T>& tile);
-  // Computes the logits of a row of a block in the first `count` of some ascending columns; the keys
-  // of those behind them are fetched already. The logits are valid until the next call, and a panel
-  // can be read from each place.
-  Entries<T> entries(const RowBlock& block, Index r, std::span<const Column> columns, Index count);
+  // Computes the logits of a row in the first `count` of some ascending columns; the keys of those
+  // behind them are fetched already. The logits are valid until the next call, and a panel can be read
+  // from each place.
+  Entries<T> entries(Index head, Index row, std::span<const Column> columns, Index count);
 
   Index groups(const RowBlock& block) const {
     return round_up(block.count, B::row_group) / B::row_group;
@@ -206,12 +206,13 @@ class BlockWorker : private BlockSource<T> {
     const Mask& mask = this->source_.mask;
     const Column* end = mask.sparse_columns + mask.sparse_offsets[this->source_.q.rows];
     for (Index r = 0; r < block.count; ++r) {
-      const auto columns = mask.sparse_row(this->source_.row_at(block.first + r));
+      const Index row = this->source_.row_at(block.first + r);
+      const auto columns = mask.sparse_row(row);
       const auto count = static_cast<Index>(columns.size());
       // The columns of the next row follow.
       const Index known = std::min<Index>(count + B::lanes, end - columns.data());
       const Entries<T> entries =
-          this->entries(block, r, {columns.data(), static_cast<std::size_t>(known)}, count);
+          this->entries(block.head, row, {columns.data(), static_cast<std::size_t>(known)}, count);
       if constexpr (has_entries<Fold, T>) {
         fold_.entries(block, r, entries);
       } else {
@@ -397,10 +398,10 @@ class LogitReader : private detail::BlockSource<T> {
     this->fill(block, {out, stride, block.count, block.col_begin, block.col_end - block.col_begin});
   }
 
-  // The logits of a row of a block in ascending columns, valid until the next call. What the source's
-  // own mask hides is -inf. Keys must be packed in rows.
-  Entries<T> read(const RowBlock& block, Index r, std::span<const Column> columns) {
-    return this->entries(block, r, columns, static_cast<Index>(columns.size()));
+  // The logits of a row in ascending columns, valid until the next call. What the source's own mask
+  // hides is -inf. Keys must be packed in rows.
+  Entries<T> read(Index head, Index row, std::span<const Column> columns) {
+    return this->entries(head, row, columns, static_cast<Index>(columns.size()));
   }
 };
 

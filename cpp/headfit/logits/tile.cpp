@@ -24,7 +24,7 @@ void TileFinisher<T>::finish(const RowBlock& block, const Tile<T>& tile, bool ma
   for (Index r = 0; r < tile.count; ++r) {
     const Index row = source_.row_at(block.first + r);
     T* x = tile.row(r);
-    make_logits(block, row, x, tile.cols, [&](Index c) { return tile.col + c; }, may_overflow);
+    make_logits(block.head, row, x, tile.cols, [&](Index c) { return tile.col + c; }, may_overflow);
     apply_range(block, tile, row, x);
     if (source_.mask.dense) apply_dense(block, tile, row, x);
     if (source_.mask.keys) apply_keys(block, tile, x);
@@ -33,49 +33,43 @@ void TileFinisher<T>::finish(const RowBlock& block, const Tile<T>& tile, bool ma
 }
 
 template <class T>
-void TileFinisher<T>::finish(const RowBlock& block, Index row, const Entries<T>& entries,
+void TileFinisher<T>::finish(Index head, Index row, const Entries<T>& entries,
                              bool may_overflow) const {
   T* x = entries.data;
   const auto place = [&](Index c) { return entries.column(c); };
-  make_logits(block, row, x, entries.count(), place, may_overflow);
-  const Mask& mask = source_.mask;
-  if (mask.left || mask.right || mask.dense || mask.keys || mask.key_lengths) {
-    Mask others = mask;
-    others.sparse_offsets = nullptr;
-    for (Index c = 0; c < entries.count(); ++c) {
-      const bool shown = others.allows(block.head, row, place(c), source_.q.rows, source_.k.rows);
-      if (!shown) x[c] = hidden<T>;
-    }
+  make_logits(head, row, x, entries.count(), place, may_overflow);
+  for (Index c = 0; !besides_sparse_.is_open() && c < entries.count(); ++c) {
+    const bool shown = besides_sparse_.allows(head, row, place(c), source_.q.rows, source_.k.rows);
+    if (!shown) x[c] = hidden<T>;
   }
-  if (mask.sparse_offsets) apply_sparse(row, entries);
+  if (source_.mask.sparse_offsets) apply_sparse(row, entries);
   std::fill(x + entries.count(), x + entries.padded(), hidden<T>);
 }
 
 template <class T>
 template <class Place>
-void TileFinisher<T>::make_logits(const RowBlock& block, Index row, T* x, Index count,
-                                  const Place& place, bool may_overflow) const {
-  if (may_overflow) check_products(block, row, x, count, place);
+void TileFinisher<T>::make_logits(Index head, Index row, T* x, Index count, const Place& place,
+                                  bool may_overflow) const {
+  if (may_overflow) check_products(head, row, x, count, place);
   if (source_.softcap > 0) cap(x, count);
   if (!source_.bias.is_set()) return;
-  std::visit([&](const auto* bias) { add_bias(block, row, bias, x, count, place); },
+  std::visit([&](const auto* bias) { add_bias(head, row, bias, x, count, place); },
              source_.bias.data);
 }
 
 template <class T>
-bool TileFinisher<T>::allowed(const RowBlock& block, Index row, Index col) const {
-  return source_.mask.allows(block.head, row, col, source_.q.rows, source_.k.rows);
+bool TileFinisher<T>::allowed(Index head, Index row, Index col) const {
+  return source_.mask.allows(head, row, col, source_.q.rows, source_.k.rows);
 }
 
 template <class T>
 template <class Place>
-void TileFinisher<T>::check_products(const RowBlock& block, Index row, T* x, Index count,
+void TileFinisher<T>::check_products(Index head, Index row, T* x, Index count,
                                      const Place& place) const {
   for (Index c = 0; c < count; ++c) {
     if (!std::isfinite(x[c])) {
-      if (allowed(block, row, place(c))) {
-        throw_nonfinite("the logits scale * Q K^T", block.head, source_.q.count, row, place(c),
-                        x[c]);
+      if (allowed(head, row, place(c))) {
+        throw_nonfinite("the logits scale * Q K^T", head, source_.q.count, row, place(c), x[c]);
       }
       x[c] = T(0);
     }
@@ -91,18 +85,18 @@ void TileFinisher<T>::cap(T* x, Index cols) const {
 
 template <class T>
 template <class S, class Place>
-void TileFinisher<T>::add_bias(const RowBlock& block, Index row, const S* bias, T* x, Index count,
+void TileFinisher<T>::add_bias(Index head, Index row, const S* bias, T* x, Index count,
                                const Place& place) const {
   const Bias& at = source_.bias;
-  const S* b = bias + block.head * at.head + row * at.row;
+  const S* b = bias + head * at.head + row * at.row;
   for (Index c = 0; c < count; ++c) {
     const T value = as<T>(b[place(c) * at.col]);
     x[c] += value;
     const bool is_finite_or_hidden = x[c] <= std::numeric_limits<T>::max() && value != -hidden<T>;
     if ((!is_finite_or_hidden || (x[c] == hidden<T> && value != hidden<T>)) &&
-        allowed(block, row, place(c))) {
+        allowed(head, row, place(c))) {
       const bool from_bias = !std::isfinite(value);
-      throw_nonfinite(from_bias ? "bias (-inf masks, other values)" : "logits + bias", block.head,
+      throw_nonfinite(from_bias ? "bias (-inf masks, other values)" : "logits + bias", head,
                       source_.q.count, row, place(c), from_bias ? value : x[c]);
     }
   }

@@ -47,27 +47,26 @@ struct Entries {
 template <class T>
 class TileFinisher {
  public:
-  explicit TileFinisher(const LogitSource<T>& source) : source_(source) {}
+  explicit TileFinisher(const LogitSource<T>& source)
+      : source_(source), besides_sparse_(source.mask.besides_sparse()) {}
 
   // Turns the products in a tile into logits. With `may_overflow` it looks for products that are
   // not finite and throws NonFiniteError if the mask allows their position.
   void finish(const RowBlock& block, const Tile<T>& tile, bool may_overflow) const;
   // The same for the entries of a row, in any columns, and hides the padding behind them.
-  void finish(const RowBlock& block, Index row, const Entries<T>& entries, bool may_overflow) const;
+  void finish(Index head, Index row, const Entries<T>& entries, bool may_overflow) const;
 
  private:
   // Turns the products of a row into logits, but for the mask. place(c) is the column of x[c].
   template <class Place>
-  void make_logits(const RowBlock& block, Index row, T* x, Index count, const Place& place,
+  void make_logits(Index head, Index row, T* x, Index count, const Place& place,
                    bool may_overflow) const;
-  bool allowed(const RowBlock& block, Index row, Index col) const;
+  bool allowed(Index head, Index row, Index col) const;
   template <class Place>
-  void check_products(const RowBlock& block, Index row, T* x, Index count,
-                      const Place& place) const;
+  void check_products(Index head, Index row, T* x, Index count, const Place& place) const;
   void cap(T* x, Index cols) const;
   template <class S, class Place>
-  void add_bias(const RowBlock& block, Index row, const S* bias, T* x, Index count,
-                const Place& place) const;
+  void add_bias(Index head, Index row, const S* bias, T* x, Index count, const Place& place) const;
   void apply_range(const RowBlock& block, const Tile<T>& tile, Index row, T* x) const;
   void apply_dense(const RowBlock& block, const Tile<T>& tile, Index row, T* x) const;
   void apply_keys(const RowBlock& block, const Tile<T>& tile, T* x) const;
@@ -75,6 +74,7 @@ class TileFinisher {
   void apply_sparse(Index row, const Entries<T>& entries) const;
 
   const LogitSource<T>& source_;
+  Mask besides_sparse_;
 };
 
 }  // namespace headfit

@@ -23,14 +23,11 @@ class DistanceFold : public WholeRows<double> {
         cols_(attention.k.rows),
         out_(out) {}
 
-  void begin(const RowBlock& block) {
-    if (block.by_entries) reader_->of_rows(rows_);
-  }
-
   // The target has nothing outside the entries.
   void entries(const RowBlock& block, Index r, const Entries<double>& entries) {
-    double* a = reader_->read(block, r, entries.columns);
-    compare(block.first + r, Row(a, entries.count()), entries.data, {0, entries.count()});
+    const Index row = rows_[static_cast<std::size_t>(block.first + r)];
+    double* a = reader_->read(row, entries.columns);
+    compare(row, Row(a, entries.count()), entries.data, {0, entries.count()});
   }
 
   void end(const RowBlock& block) {

@@ -60,13 +60,9 @@ class LossFold : public WholeRows<T, Buffer<T>&> {
         features_(descent::feature_count(plan.dim)),
         pairs_(descent::feature_count(descent::triangle(plan.dim))) {}
 
-  void begin(const RowBlock& block) {
-    if (block.by_entries) scratch_.reader.of_rows(rows_);
-  }
-
   void entries(const RowBlock& block, Index r, const Entries<T>& entries) {
     const Index i = row_at(block, r);
-    T* weights = scratch_.reader.read(block, r, entries.columns);
+    T* weights = scratch_.reader.read(i, entries.columns);
     settle(i, entries.data, weights, entries.padded());
     add_gradient(i, entries.columns, weights);
     if (key_curvature_) add_curvature(i, entries);

@@ -116,15 +116,9 @@ void TargetRows<T>::Reader::read(const RowBlock& block, std::span<const Index> r
 }
 
 template <class T>
-void TargetRows<T>::Reader::of_rows(std::span<const Index> row_numbers) {
-  source_.rows = row_numbers;
-}
-
-template <class T>
-T* TargetRows<T>::Reader::read(const RowBlock& block, Index r, std::span<const Column> columns) {
-  const Index row = source_.row_at(block.first + r);
+T* TargetRows<T>::Reader::read(Index row, std::span<const Column> columns) {
   if (logits_) {
-    const Entries<T> entries = logits_->read(block, r, columns);
+    const Entries<T> entries = logits_->read(0, row, columns);
     to_weights(row, entries.data, entries.padded());
     return entries.data;
   }

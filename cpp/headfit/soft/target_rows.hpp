@@ -64,7 +64,7 @@ class TargetRows {
   // those of single entries in rows.
   void pack(const KeyLayouts& layouts, const Run& run);
 
-  // Reads blocks of rows. Each thread has a reader of its own, made after the keys are packed.
+  // Reads blocks of rows, or single entries. Each thread has a reader of its own, made after the keys are packed.
   class Reader {
    public:
     explicit Reader(const TargetRows& target);
@@ -75,10 +75,9 @@ class TargetRows {
     // Rows are padded with zeros. `out` must have room for whole row groups and whole panels.
     void read(const RowBlock& block, std::span<const Index> row_numbers, T* out, Index stride);
 
-    // The same for single entries: opens a block, and returns the weights of a row of it in ascending
-    // columns. They are valid until the next call, and may be overwritten.
-    void of_rows(std::span<const Index> row_numbers);
-    T* read(const RowBlock& block, Index r, std::span<const Column> columns);
+    // Returns the weights of a row in ascending columns. They are valid until the next call, and may be
+    // overwritten.
+    T* read(Index row, std::span<const Column> columns);
 
    private:
     // Turns the logits of a row into weights.

@@ -21,7 +21,7 @@ from headfit._base.kernel import Kernel, KernelLike, as_kernel
 from headfit._base.masks import masks_agree
 from headfit._base.sparse import checked_csr
 from headfit._base.tolerances import Tolerances, as_tolerances
-from headfit._base.types import ArrayLike, MaskLike
+from headfit._base.types import ArrayLike, MaskLike, Sparse
 from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
 from headfit._target.certificate import VERDICTS, Certificate, FloatRows
 from headfit._target.kernel_inputs import as_read
@@ -37,7 +37,7 @@ def certify(
     Q: HeadLike | None = None,
     K: ArrayLike | None = None,
     *,
-    matrix: ArrayLike | Any = None,
+    matrix: ArrayLike | Sparse | None = None,
     scale: float | None = None,
     mask: MaskLike = None,
     leak: float | None = None,

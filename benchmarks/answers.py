@@ -669,9 +669,6 @@ def dense_targets() -> dict[str, Case]:
         "compress, causal": lambda: of_compressed(
             compress(passages(9), dim=3, mask="causal", **short)
         ),
-        "compress, rope": lambda: of_compressed(
-            compress(passages(9), dim=4, position="rope", mask="causal", commute=True, **short)
-        ),
         "compress, free of rope": lambda: of_compressed(
             compress(passages(9), dim=4, position="rope", mask="causal", **short)
         ),

@@ -75,6 +75,7 @@ WORK: dict[str, Callable[[], Any]] = {
     "top-k": lambda: head().topk(4),
     "shrink": lambda: hf.shrink(head(), dim=2, effort="low"),
     "compress": lambda: hf.compress([head(), head()], dim=2),
+    "compress keys": lambda: hf.compress_keys({0: [head(), head()]}, bits=4, effort=1),
     "neighbours": lambda: hf.patterns.knn(np.random.default_rng(0).normal(size=(N, 3)), 4, rng=0),
     "window and global": lambda: hf.patterns.window_global(N, 3, 2),
     "tree": lambda: hf.patterns.tree(N),

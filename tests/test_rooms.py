@@ -26,6 +26,7 @@ FLOORS = (
     "learned",
     "soft",  # heads for dense targets
     "compress",  # smaller heads for every input
+    "cache",  # keys of a layer in few bytes
     "sparsify",
     "analysis",
 )
@@ -96,6 +97,7 @@ PYTHON_FLOORS = (
     "_plan",
     "_shrink",
     "_compress",
+    "_cache",
     "patterns",
     "_sweep",
     "plot",

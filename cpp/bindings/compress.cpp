@@ -73,20 +73,10 @@ py::tuple key_moments_of(const CompressLossArrays& x) {
   }, x.loss);
 }
 
-// The entries of pairs, and the Hessians of query heads.
-using PairArrays = std::pair<std::vector<std::array<Index, 4>>, std::vector<py::array>>;
-
 py::tuple fit_maps_of(const CompressLossArrays& x, const CompressLossArrays* judge,
-                      const py::array& start, const DescentArguments& arguments, int threads,
-                      const std::optional<PairArrays>& pairs) {
+                      const py::array& start, const DescentArguments& arguments, int threads) {
   const PythonRun run(threads);
-  CompressOptions options{matrix_of(start, "start"), arguments.view()};
-  if (pairs) {
-    options.pairs.emplace(CommutingPairs{pairs->first, {}});
-    for (const py::array& hessian : pairs->second) {
-      options.pairs->hessians.push_back(matrix_of(hessian, "a Hessian"));
-    }
-  }
+  const CompressOptions options{matrix_of(start, "start"), arguments.view()};
   if (judge && judge->loss.index() != x.loss.index()) {
     throw InputError("all passages must have one dtype");
   }
@@ -145,7 +135,7 @@ void bind_compress(py::module_& m) {
       .def("key_moments", &key_moments_of)
       // (maps, maps that do best on the passages of `judge`, history, report)
       .def("fit", &fit_maps_of, Standard(), py::arg("judge").none(true), py::arg("start"),
-           py::arg("limits"), py::arg("threads"), py::arg("pairs") = py::none());
+           py::arg("limits"), py::arg("threads"));
 
   // Per row, in double: (divergence, total variation, whether the original's row is not zero).
   m.def("compare_heads", &compare_rows, Standard(), py::arg("originals"), py::arg("smaller"),

@@ -70,6 +70,7 @@ PYBIND11_MODULE(HEADFIT_MODULE, m) {
   bind_learned(m);
   bind_soft(m);
   bind_compress(m);
+  bind_cache(m);
   bind_sparsify(m);
   bind_analysis(m);
   py::dict build;

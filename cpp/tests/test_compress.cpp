@@ -220,46 +220,6 @@ TEST(descent_ends_at_a_lower_loss) {
   CHECK(fit_maps(loss, &loss, options, Run{3, {}}).maps == one.maps);
 }
 
-// Pairs of entries 0, 1 and 2, 4 of the whole head, the second one first in the smaller head.
-TEST(descent_of_commuting_pairs_keeps_them_so) {
-  const auto problems = passages<double>();
-  const auto views = sources(problems);
-  const CompressLoss<double> loss(views, Run{2, {}});
-  CompressOptions options;
-  options.start = Matrix<double>::Zero((heads + 1) * dim, 4);
-  options.pairs = {{{{0, 1, 2, 3}, {2, 4, 0, 1}}}, {}};
-  Matrix<double>& start = options.start;
-  for (Index h = 0; h <= heads; ++h) {
-    options.pairs->hessians.push_back(Matrix<double>::Identity(4, 4) * 0.1);
-    for (const auto& [a, b, c, d] : options.pairs->entries) {
-      start(h * dim + a, c) = start(h * dim + b, d) = 1;
-    }
-  }
-  options.pairs->hessians.pop_back();
-  options.limits.tolerance = 1e-12;
-  const CompressResult one = fit_maps<double>(loss, nullptr, options, Run{2, {}});
-  CHECK_THAT(one.history.back() < 0.9 * one.history.front(), one.history.back());
-  CHECK(one.maps.bottomRows(dim) == start.bottomRows(dim));
-  Matrix<double> gradient;
-  loss.evaluate(one.maps, &gradient, Run{2, {}});
-  Matrix<double> rest = one.maps.topRows(heads * dim);
-  for (Index h = 0; h < heads; ++h) {
-    for (const auto& [p, q, c, d] : options.pairs->entries) {
-      const Index a = h * dim + p, b = h * dim + q;
-      CHECK(rest(a, c) == rest(b, d));
-      CHECK(rest(a, d) == -rest(b, c));
-      rest(a, c) = rest(a, d) = rest(b, c) = rest(b, d) = 0;
-      CHECK(std::abs(gradient(a, c) + gradient(b, d)) < 1e-4);
-      CHECK(std::abs(gradient(a, d) - gradient(b, c)) < 1e-4);
-    }
-  }
-  CHECK(rest.norm() == 0);
-  options.pairs->entries[1][1] = dim;
-  CHECK_THROWS(InputError, "entries of the maps",
-               fit_maps<double>(loss, nullptr, options, Run{1, {}}));
-}
-
-// Here the difference of two logarithms is lost in the rounding of float long before the end.
 TEST(descent_goes_on_where_rounding_is_larger_than_the_loss) {
   constexpr double scale = 64;
   const auto problems = passages_of_scale(scale);

@@ -18,6 +18,7 @@ from headfit._attention.sparsify import sparsify
 from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances
 from headfit._build import VERSION as __version__
+from headfit._cache.compress_keys import compress_keys
 from headfit._compress.compress import compress
 from headfit._configuration import show_config
 from headfit._fit.fit import fit
@@ -46,6 +47,7 @@ __all__ = [
     "certify",
     "compare",
     "compress",
+    "compress_keys",
     "describe",
     "errors",
     "fit",

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 # a matrix) may also be in 16 bits, or in float32 beside others in float64.
 _Floats: TypeAlias = NDArray[Any]
 _Float64: TypeAlias = NDArray[np.float64]
+_Float32: TypeAlias = NDArray[np.float32]
 _Offsets: TypeAlias = NDArray[np.int64]
 _Columns: TypeAlias = NDArray[np.int32]
 _Bools: TypeAlias = NDArray[np.bool_]
@@ -317,8 +318,29 @@ class CompressLoss(metaclass=_Pybind11Type):
         start: _Float64,
         limits: DescentLimits,
         threads: int,
-        pairs: tuple[NDArray[np.int64], _Float64] | None = None,
     ) -> tuple[_Float64, _Float64, _Float64, dict[str, Any]]: ...
+
+# Three matrices: encode, decode and mean.
+_LatentMaps: TypeAlias = tuple[_Float32, _Float32, _Float32]
+
+class LayerPassages(metaclass=_Pybind11Type):
+    def __init__(
+        self, passages: Sequence[Logits], table: _Float32 | None, halves: bool, choosing: int
+    ) -> None: ...
+
+class LatentOptions(metaclass=_Pybind11Type):
+    def __init__(
+        self, bits: Sequence[int], rank: int, total_bits: int, steps: int, rows: int, seed: int
+    ) -> None: ...
+
+def fit_layers(
+    layers: Sequence[LayerPassages],
+    options: Sequence[LatentOptions],
+    done: Callable[[int, float], Any] | None,
+    threads: int,
+) -> list[tuple[list[int], _LatentMaps, float, float, float]]: ...
+
+latent_steps: tuple[list[float], list[float]]
 
 def compare_heads(
     originals: Sequence[Logits], smaller: Sequence[Logits], threads: int

@@ -9,6 +9,7 @@ True
 from headfit._attention.head_table import HeadTable, ModelTable
 from headfit._attention.sparsify import Sparsified
 from headfit._attention.stats import AttentionStats
+from headfit._cache.result import CompressedKeys, CompressedLayers
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._fit.result import Fit, Search, Trial
 from headfit._plan.result import Plan, PlanAttempt, PlanTrend
@@ -23,6 +24,8 @@ __all__ = [
     "Comparison",
     "Compressed",
     "CompressedHeads",
+    "CompressedKeys",
+    "CompressedLayers",
     "FaceWitness",
     "FarkasWitness",
     "Fit",

@@ -473,6 +473,7 @@ def doors(folder: Path) -> Iterator[Door]:
     of_dense = {"Q": dense, "mask": masks, "scale": [1.0]}
     yield Door("shrink(matrix)", hf.shrink, {"Q": M, "dim": 2}, of_dense, {"Q": "Q|the target"})
     yield from compress_doors(hf, {**close, **logits, "callback": calls}, folder)
+    yield from cache_doors(hf, {**close, **logits, "callback": calls}, folder)
     columns = columns_of()
     sparse = {
         "mask": masks, "per_row": optional(without(counts(1), 2**70)),
@@ -640,7 +641,7 @@ def compress_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterat
     yield Door("compress", hf.compress, quick, {
         **shared, "passages": no_passages, "key_lengths": known["key_lengths"],
         "sinks": known["sinks"],
-        "commute": [*NOT_FLAG, True], "curve_dims": known["curve_dims"],
+        "curve_dims": known["curve_dims"],
     }, says)  # fmt: skip
     stacks = [*BAD_MATRIX, K[:3], K[:, :, :2], K[0], K[None, None], K * np.nan]
     yield Door("compress(Q, K)", hf.compress, {**quick, "passages": Q, "K": K}, {
@@ -677,6 +678,44 @@ def compress_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterat
     made = {"path": folder / "made.safetensors"}
     paths = [*NOT_PATH, *unfit, Path("/proc/x.safetensors")]
     yield Door("Compressed.save", small.save, made, {"path": paths, **bad})
+
+
+def cache_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
+    """Yield `compress_keys`, and the methods of its result."""
+    Q, K = np.random.default_rng(0).standard_normal((2, 4, 2, N, 4))
+    passages = list(zip(Q, K, strict=True))
+    quick = {"layers": {"a": passages}, "effort": 1}
+    no_passages: list[Any] = [*NOT_ARRAY, [], [passages[0], "x"], [(Q[0],)] * 4, passages[0]]
+    no_passages += [[passages[0], (Q[0], K[0][:, :, :2])], [(Q[0], None)] * 4, [Unusable()] * 4]
+    no_passages += [[passages[0], (Q[0], K[0, :1])], [(Q[None, 0], K[None, 0])] * 2]
+    no_passages += [[passages[0], (Q[0] * np.nan, K[0])], hf.Attention(Q[0], K[0])]
+    no_layers = [*NOT_ARRAY, {}, {1, 2}, passages, *({"a": bad} for bad in no_passages)]
+    yield Door("compress_keys", hf.compress_keys, quick, {
+        **{name: known[name] for name in ("effort", "callback", "rng", "num_threads")},
+        "layers": no_layers, "held_out": between(0, 1),
+        "validation": [*without(NOT_NUMBER, None), None, -0.1, 1, 1.5, np.inf, 10**400],
+        "bytes": [*without(NOT_NUMBER, None), -1, 0, 1.4, np.inf],
+        "rank": optional(counts(1, 8)), "bits": optional(counts(1, 8)),
+        "rotated": [*JUNK, 5, True, "alibi", ("rope", -1), ("rope", "x"), ("rope", [1.0])],
+    }, {"layers": "layers?|passages?|Q|K", "rotated": "rotated|rope"})  # fmt: skip
+    small = hf.compress_keys(quick["layers"], effort=0, rotated="rope")["a"]
+    options = {name: known[name] for name in ("mask", "key_lengths", "bias", "softcap", "position")}
+    others = [*BAD_MATRIX, np.ones((2, N, 5)), np.ones((3, N, 4))]
+    yield Door("CompressedKeys.apply", small.apply, {"Q": Q[0], "K": K[0]}, {
+        **options, "Q": others, "K": others,
+    }, {"Q": "Q", "K": "Q and K|K", "position": "position|rope|alibi"})  # fmt: skip
+    firsts = without(counts(0), 2**70)
+    yield Door("CompressedKeys.store", small.store, {"K": K[0]}, {"K": others, "first": firsts})
+    stored = small.store(K[0])
+    bad: list[Any] = [None, *JUNK, stored[:, :1], stored[0], stored.astype(int), stored.tolist()]
+    yield Door("CompressedKeys.read", small.read, {"stored": stored}, {
+        "stored": bad, "first": firsts,
+    })  # fmt: skip
+    weights = [*optional(BAD_MATRIX), np.ones((4, 9)), np.ones((2, 4, 8))]
+    yield Door("CompressedKeys.tensors", small.tensors, {}, {"W_K": weights})
+    paths = [*NOT_PATH, folder / "x", folder, folder / "no folder" / "x.npz", Path("/proc/x.npz")]
+    made = {"path": folder / "made.safetensors"}
+    yield Door("CompressedKeys.save", small.save, made, {"path": paths, "W_K": weights})
 
 
 def sweep_doors(hf: Any, threads: list[Any], folder: Path) -> Iterator[Door]:
@@ -1088,6 +1127,20 @@ def model_doors(known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
         with ht.smaller_heads(**{"model": model, "heads": found, **given}):
             model(batch)
 
+    yield Door("torch.rotary_position", ht.rotary_position, {"model": model}, {
+        "model": [None, *JUNK, True, Layer, model],
+    })  # fmt: skip
+    if hasattr(ht, "SmallCache"):
+        rotary = model_with_a_rotary()
+        with ht.capture(rotary, statistics=False) as seen, torch.no_grad():
+            rotary(torch.arange(8).reshape(2, 4))
+        kept = hf.compress_keys(seen.layer_passages(), effort=0,
+                                rotated=ht.rotary_position(rotary))  # fmt: skip
+        name, keys = next(iter(kept.layers.items()))
+        no_layers = [None, *JUNK, [], True, keys, {name: 5}, {"other": keys}, {0: keys}]
+        yield Door("torch.SmallCache", ht.SmallCache, {"model": rotary, "found": kept}, {
+            "model": [None, *JUNK, True, Layer, model], "found": no_layers,
+        })  # fmt: skip
     no_maps: list[Any] = [None, *JUNK, [], {}, True, small, [small], {"model": small}]
     no_maps += [{("model", 0): 5}, {("model",): small}, {(0, 0): small}, {("model", "0"): small}]
     no_maps += [{("model", 1): small}, {("model", -1): small}, {("other", 0): small}]
@@ -1095,6 +1148,17 @@ def model_doors(known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
     yield Door("torch.smaller_heads", smaller, {}, {"model": no_models, "heads": no_maps}, {
         "heads": "heads?|layer",
     })  # fmt: skip
+
+
+def model_with_a_rotary() -> Any:
+    """Return a tiny model of transformers with rotary positions."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config).eval()
 
 
 def uncovered(folder: Path) -> list[str]:

@@ -99,6 +99,9 @@ TABLE = {
     "methods.append_dims":    " h  h  h  h  h  r  r  r  r  r  r  r  r  r   r  r  r  r  r  r  r",
     "compress":               " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
     "compress, several":      " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
+    "compress_keys":          " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
+    "results.CompressedKeys.apply":
+                              " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "results.Compressed.apply": " r  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
     "plot.attention":         " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
     "plot.tiles":             " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
@@ -122,7 +125,8 @@ TAKE_NO_HEAD = {
     "Attention.check_plain", "Attention.check_settings", "SelfAttention.input_for",
     "patterns.from_graph", "plot.curve", "plot.growth", "results.TvCurve.of", "sweep.run",
     "torch.CapturedHeads.run", "torch.FittedAttention.with_fits",
-    "torch.from_projections", "torch.smaller_heads", "torch.to_multihead_attention",
+    "torch.SmallCache", "torch.from_projections", "torch.rotary_position", "torch.smaller_heads",
+    "torch.to_multihead_attention",
 }  # fmt: skip
 # Parameters that are no heads in any function.
 NO_HEADS = {
@@ -379,6 +383,27 @@ def _compress_several(q, k, options):
     pairs = passages(q, k)
     given = [hf.Attention(*pair, **options) for pair in pairs]
     return held_out(pairs, options, hf.compress({"a": given}, **MAPS)["a"])
+
+
+@function("compress_keys")
+def _compress_keys(q, k, options):
+    pairs = passages(q, k)
+    given = [hf.Attention(*pair, **options) for pair in pairs]
+    return held_out(pairs, options, hf.compress_keys({0: given}, bits=3, effort=2)[0])
+
+
+@function("results.CompressedKeys.apply")
+def _apply_keys(q, k, options):
+    small = hf.compress_keys({0: passages(q, k)}, bits=3, effort=0)[0]
+
+    def expected(o: Options) -> np.ndarray:
+        whole, keys = turned(q, k, o.get("position"))
+        read = small.read(small.store(keys))
+        scale = {} if "scale" not in o else {"scale": o["scale"]}
+        rest = {**{n: x for n, x in of_maps(o).items() if n != "scale"}, **scale}
+        return weights(whole, read if k.ndim == 3 else read[0], rest)
+
+    return small.apply(q, k, **options).matrix(), expected
 
 
 def of_maps(options: Options) -> Options:

@@ -386,7 +386,6 @@ BAD: dict[str, tuple[Any, str]] = {
     "tv": (lambda p: (p, {"tv": 1.5}), "tv must lie strictly between 0 and 1"),
     "held_out": (lambda p: (p, {"held_out": 0}), "held_out must lie strictly between 0 and 1"),
     "validation": (lambda p: (p, {"validation": 1}), r"validation must lie in \[0, 1\)"),
-    "commute": (lambda p: (p, {"commute": True}), "commute=True needs passages of the same rotary"),
     "dtype": (lambda p: (p, {"dtype": "int8"}), "dtype must be one of"),
     "effort": (lambda p: (p, {"effort": "much"}), "effort must be one of"),
     "curve": (lambda p: (p, {"curve_dims": [9]}), r"curve_dims must lie in 1 \.\.\. 8"),

@@ -85,7 +85,6 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no dims": (HEADS, {"total": 9, "curve_dims": ()}, "curve_dims must not be empty beside total"),
     "one head": (HEADS["b"], {"total": 2}, "total must be given beside a mapping of heads"),
     "K": (HEADS, {"K": 1}, "K must not be given beside a mapping of heads"),
-    "odd": (HEADS, {"dim": 3, "position": "rope", "commute": True}, "dim must be even"),
     "size": (HEADS, {"dim": 9}, r"dim must lie in 1 \.\.\. 8"),
     "total": (HEADS, {"total": 2}, "total must be an integer of at least 3; got 2"),
     "empty": ({}, {"dim": 2}, "passages must not be an empty mapping"),
@@ -100,18 +99,6 @@ def test_bad_input(case: str) -> None:
     heads, options, message = BAD[case]
     with pytest.raises(hf.errors.InputError, match=message):
         hf.compress(heads, **options)
-
-
-def test_several_heads_commute_with_rotations() -> None:
-    found = hf.compress(HEADS, total=12, position="rope", commute=True, effort="low")
-    assert found.total <= 12
-    for name, passages in HEADS.items():
-        dim = found[name].dim
-        assert found[name].pairs is not None
-        assert dim == 2 * len(found[name].pairs)
-        one = hf.compress(passages, dim=dim, position="rope", commute=True, effort="low",
-                          curve_dims=range(2, D + 1, 2))  # fmt: skip
-        np.testing.assert_array_equal(found[name].P_q, one.P_q)
 
 
 def test_effort_0_takes_closed_forms() -> None:

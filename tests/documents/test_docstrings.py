@@ -14,7 +14,12 @@ MODULES = sorted(
     for m in pkgutil.walk_packages(hf.__path__, "headfit.")
     if not m.name.endswith("__main__") and not re.search(r"\._(core|cpu)", m.name)
 )
-NEEDS = {"plot": "matplotlib", "torch": "torch", "safetensors_file": "safetensors"}
+NEEDS = {
+    "plot": "matplotlib",
+    "torch": "torch",
+    "small_cache": "transformers",
+    "rotary": "transformers",
+}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
 

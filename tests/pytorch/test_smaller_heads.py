@@ -120,36 +120,6 @@ def test_a_model_attends_as_its_smaller_heads_do(name, backend):
             np.testing.assert_allclose(other.matrix(), one.matrix(), atol=2e-5)
 
 
-def test_maps_that_commute_fold_into_the_weights_of_a_rotary_model():
-    """Captured queries and keys are rotated; the weights that the maps make are before that."""
-    model, given, width = transformer("llama", "eager"), tokens(), SIZE * HEADS
-    inputs = []
-    layer = model.model.layers[0]
-    hook = layer.input_layernorm.register_forward_hook(lambda _m, _i, x: inputs.append(x))
-    with torch.no_grad(), ht.capture(model, statistics=False) as heads:
-        model(**given)
-    hook.remove()
-    name = heads.layers[0].name
-    frequencies = model.model.rotary_emb.inv_freq
-    small = hf.compress(
-        heads.passages()[name, 1], dim=4, commute=("rope-half", frequencies), curve_dims=()
-    )
-    assert small.P_q.shape == (2, SIZE, 4)
-    np.testing.assert_allclose(small.frequencies, frequencies.numpy()[small.pairs])
-    w_q = layer.self_attn.q_proj.weight.detach().numpy().T.reshape(width, HEADS, SIZE)
-    w_k = layer.self_attn.k_proj.weight.detach().numpy().T.reshape(width, KEY_HEADS, SIZE)
-    folded = small.tensors(w_q[:, 2:].transpose(1, 0, 2), w_k[:, 1])
-    assert folded["W_Q_P_q"].shape == (2, width, 4)
-    x = inputs[0].numpy()
-    for passage, hidden in zip(heads.passages()[name, 1], x, strict=True):
-        before = hf.Attention(
-            hidden @ folded["W_Q_P_q"], hidden @ folded["W_K_P_k"], scale=1, mask="causal",
-            position=("rope-half", folded["inv_freq"]),
-        )  # fmt: skip
-        after = small.apply(passage)
-        np.testing.assert_allclose(before.matrix(), after.matrix(), atol=2e-4)
-
-
 @pytest.mark.parametrize(("name", "backend"), CASES)
 def test_whole_heads_change_nothing(name, backend):
     model, given = transformer(name, backend), tokens()

@@ -64,7 +64,8 @@ def heads(Q: NDArray[Any], A: sp.csr_array) -> None:
     assert_type(hf.compare(fit, head), hf.results.Comparison)
     assert_type(hf.compare(fit, head).tv_mean, float)
     assert_type(hf.compress([(Q, Q), (Q, Q)], dim=4), hf.results.Compressed)
-    assert_type(hf.compress([head, head], dim=4, commute="rope").P_q, NDArray[Any])
+    assert_type(hf.compress([head, head], dim=4).P_q, NDArray[Any])
+    assert_type(hf.compress_keys({"a": [head]})["a"], hf.results.CompressedKeys)
     hf.describe(hf.Tolerances())  # type: ignore[arg-type]
 
 

@@ -6,9 +6,7 @@
 // are.
 #pragma once
 
-#include <array>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "headfit/descent/limits.hpp"
@@ -144,21 +142,9 @@ class CompressLoss {
   std::vector<Index> numbers_;  // 0, 1, 2 ...: the rows of a unit are a part of them
 };
 
-// Maps that commute with rotary positions: each pair of entries of the smaller head is one pair of the
-// whole head, times a complex number, which the queries take.
-struct CommutingPairs {
-  // For each pair its two entries in the whole head, and then those in the smaller one.
-  std::vector<std::array<Index, 4>> entries;
-  // Models of the Hessian of the loss by the real and imaginary parts of the numbers of each query
-  // head, one pair after the other.
-  std::vector<Matrix<double>> hessians;
-};
-
 struct CompressOptions {
   Matrix<double> start;
   DescentLimits limits = {};
-  // Where maps must commute with rotary positions, as those of the start do.
-  std::optional<CommutingPairs> pairs = {};
 };
 
 struct CompressResult {

@@ -32,17 +32,17 @@ class MapDescent {
         judge_(judge),
         options_(options),
         run_(run),
-        metric_(metric_of(loss.moments(), options)),
-        search_(options.start, memory, *metric_) {}
+        metric_(loss.moments()),
+        search_(options.start, memory, metric_) {}
 
   CompressResult run() {
-    metric_->refresh(maps());
+    metric_.refresh(maps());
     search_.evaluate_here(evaluation());
     result_.history.push_back(search_.value());
     result_.judged = std::numeric_limits<double>::infinity();
     for (Index step = 0; !finished(step);) {
       if (judge_ && (step < first_looks || step % look_every == 0)) look();
-      if (step % refresh_every == 0) metric_->refresh(maps());
+      if (step % refresh_every == 0) metric_.refresh(maps());
       if (advance() || (!hidden_by_rounding_ && advance_afresh())) {
         result_.history.push_back(search_.value());
         ++step;
@@ -110,7 +110,7 @@ class MapDescent {
   bool advance_afresh() {
     if (!search_.remembers()) return false;
     search_.forget();
-    metric_->refresh(maps());
+    metric_.refresh(maps());
     return advance();
   }
 
@@ -134,8 +134,8 @@ class MapDescent {
   const CompressOptions& options_;
   const Run& run_;
   Stopwatch stopwatch_;
-  std::unique_ptr<Metric> metric_;
-  descent::LineSearch<double, Metric> search_;
+  KroneckerMetric metric_;
+  descent::LineSearch<double, KroneckerMetric> search_;
   Targets<T> targets_;  // empty as long as the loss is large enough to be computed without them
   bool hidden_by_rounding_ = false;
   Index first_ = 0;  // the first step that the tolerance compares

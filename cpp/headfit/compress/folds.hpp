@@ -64,7 +64,9 @@ template <class T>
 struct UnitWork {
   Index dim = 0;
   bool with_gradient = false;
+  bool by_queries = true;  // whether the gradient by the queries is wanted too
   Buffer<T> queries, keys;  // row by row
+  RowsInMemory<T> query_rows{};  // of all rows of the passage
   descent::KeyTable<T> key_features;
   Buffer<T> key_sums;  // of each query, row by row, for the rows of the unit
   descent::KeyTable<T> query_sums;  // of each key
@@ -81,7 +83,7 @@ class UnitFold : public WholeRows<T, Buffer<T>&> {
   // Adds to the gradient by queries and keys. That by the products of row r is factors[r] times that
   // row of `slopes`.
   void add_gradient(const RowBlock& block, const T* slopes, const T* factors) {
-    gather_keys(block, slopes, factors);
+    if (work_.by_queries) gather_keys(block, slopes, factors);
     spread_queries(block, slopes, factors);
   }
 
@@ -104,7 +106,7 @@ class UnitFold : public WholeRows<T, Buffer<T>&> {
     T* queries = work_.features.ensure(block.count * features);
     std::fill_n(queries, block.count * features, T(0));
     for (Index r = 0; r < block.count; ++r) {
-      const T* query = work_.queries.data() + source_.row_at(block.first + r) * dim;
+      const T* query = query_of(block, r);
       for (Index f = 0; f < dim; ++f) queries[r * features + f] = factors[r] * query[f];
     }
     descent::spread(weights, this->stride(), block.count, queries, features, features,
@@ -114,7 +116,7 @@ class UnitFold : public WholeRows<T, Buffer<T>&> {
 
   // The same for a row by entries: what its weights, times a factor, make of keys and queries.
   void add_gradient(const RowBlock& block, Index r, const Entries<T>& weights, T factor) {
-    gather_keys(block, r, weights, factor);
+    if (work_.by_queries) gather_keys(block, r, weights, factor);
     spread_queries(block, r, weights, factor);
   }
 
@@ -128,11 +130,15 @@ class UnitFold : public WholeRows<T, Buffer<T>&> {
 
   void spread_queries(const RowBlock& block, Index r, const Entries<T>& weights, T factor) {
     const Index width = work_.query_sums.key_width();
-    const T* from = work_.queries.data() + source_.row_at(block.first + r) * work_.dim;
+    const T* from = query_of(block, r);
     T* query = work_.features.ensure(width);
     std::fill_n(query, width, T(0));
     for (Index f = 0; f < work_.dim; ++f) query[f] = factor * from[f];
     descent::spread_entries(weights.data, weights.columns, query, width, work_.query_sums.rows());
+  }
+
+  const T* query_of(const RowBlock& block, Index r) const {
+    return work_.query_rows.row(source_.row_at(block.first + r));
   }
 
   const LogitSource<T>& source_;

@@ -79,6 +79,7 @@ class UnitWorker {
     source.k = {keys.data(), 1, k.rows(), dim, keys.size(), dim};
     source.scale = 1;
     source.rows = rows_of(unit, numbers_);
+    work_.query_rows = {queries.data(), dim};
     return source;
   }
 

@@ -49,45 +49,4 @@ void KroneckerMetric::apply(Matrix<double>& x) const {
   }
 }
 
-PairMetric::PairMetric(const CommutingPairs& pairs, const Matrix<double>& maps) : pairs_(pairs) {
-  const Index numbers = static_cast<Index>(2 * pairs.entries.size());
-  const Index dim = maps.rows() / static_cast<Index>(pairs.hessians.size() + 1);
-  bool fits = numbers > 0 && dim * static_cast<Index>(pairs.hessians.size() + 1) == maps.rows();
-  for (const auto& [a, b, c, d] : pairs.entries) {
-    fits &= 0 <= std::min({a, b, c, d}) && std::max(a, b) < dim && std::max(c, d) < maps.cols();
-  }
-  for (const Matrix<double>& hessian : pairs.hessians) {
-    fits &= hessian.rows() == numbers && hessian.cols() == numbers;
-  }
-  if (!fits) throw InputError("pairs must have entries of the maps, and Hessians of their numbers");
-  for (const Matrix<double>& hessian : pairs.hessians) factors_.push_back(factor(hessian, 0));
-}
-
-void PairMetric::apply(Matrix<double>& x) const {
-  const Index dim = x.rows() / static_cast<Index>(factors_.size() + 1);
-  Matrix<double> step = Matrix<double>::Zero(x.rows(), x.cols());
-  Eigen::VectorXd numbers(2 * static_cast<Index>(pairs_.entries.size()));
-  for (std::size_t h = 0; h < factors_.size(); ++h) {
-    const Index first = static_cast<Index>(h) * dim;
-    Index at = 0;
-    for (const auto& [a, b, c, d] : pairs_.entries) {
-      numbers[at++] = x(first + a, c) + x(first + b, d);
-      numbers[at++] = x(first + a, d) - x(first + b, c);
-    }
-    factors_[h].solveInPlace(numbers);
-    at = 0;
-    for (const auto& [a, b, c, d] : pairs_.entries) {
-      step(first + a, c) = step(first + b, d) = numbers[at++];
-      step(first + a, d) = numbers[at];
-      step(first + b, c) = -numbers[at++];
-    }
-  }
-  x.swap(step);
-}
-
-std::unique_ptr<Metric> metric_of(const CompressMoments& moments, const CompressOptions& options) {
-  if (!options.pairs) return std::make_unique<KroneckerMetric>(moments);
-  return std::make_unique<PairMetric>(*options.pairs, options.start);
-}
-
 }  // namespace headfit::compress

@@ -17,7 +17,7 @@ void copy_as(const S* from, Index count, T* to) {
 }  // namespace
 
 template <class T>
-void Rotary<T>::turn(Index row, T* x, Index cols) const {
+void Rotary<T>::rotate(Index row, T* x, Index cols, T sign) const {
   const Index pairs = cols / 2;
   const Index step = halves ? 1 : 2;
   const Index partner = halves ? pairs : 1;
@@ -26,8 +26,9 @@ void Rotary<T>::turn(Index row, T* x, Index cols) const {
   for (Index p = 0; p < pairs; ++p) {
     T& a = x[p * step];
     T& b = x[p * step + partner];
-    const T turned = a * cosines[p] - b * sines[p];
-    b = a * sines[p] + b * cosines[p];
+    const T sine = sign * sines[p];
+    const T turned = a * cosines[p] - b * sine;
+    b = a * sine + b * cosines[p];
     a = turned;
   }
 }
@@ -40,6 +41,8 @@ RowView<T> HeadRows<T>::converted(Index at, Index i) {
   return {out, heads_.cols};
 }
 
+template struct Rotary<float>;
+template struct Rotary<double>;
 template class HeadRows<float>;
 template class HeadRows<double>;
 

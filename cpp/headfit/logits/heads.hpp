@@ -35,7 +35,13 @@ struct Rotary {
   Index first = 0;
   bool halves = false;  // pairs are (p, p + d / 2) instead of (2 p, 2 p + 1)
 
-  void turn(Index row, T* x, Index cols) const;
+  void turn(Index row, T* x, Index cols) const { rotate(row, x, cols, T(1)); }
+  // Undoes it. It is also what turns a gradient by the turned numbers into one by x.
+  void turn_back(Index row, T* x, Index cols) const { rotate(row, x, cols, T(-1)); }
+
+ private:
+  // A sign of -1 turns by the negative angles.
+  void rotate(Index row, T* x, Index cols, T sign) const;
 };
 
 // A stack of row-major matrices, one for each head of each batch entry, whose numbers are read as

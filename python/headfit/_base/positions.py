@@ -66,19 +66,10 @@ class Rotary:
     halves: bool
     frequencies: NDArray[np.float64]
 
-    def of_pairs(self, pairs: NDArray[np.intp]) -> Rotary:
-        """Return the positions of a smaller head, which has some of the pairs."""
-        return Rotary(self.halves, self.frequencies[pairs])
-
     @property
     def position(self) -> tuple[str, tuple[float, ...]]:
         """The same as an argument `position`."""
         return "rope-half" if self.halves else "rope", tuple(self.frequencies.tolist())
-
-    def pairs(self) -> NDArray[np.intp]:
-        """Return the two entries of each pair, shape (d/2, 2)."""
-        places = np.arange(2 * len(self.frequencies))
-        return places.reshape(2, -1).T if self.halves else places.reshape(-1, 2)
 
 
 def as_rotary(position: Any, dim: int) -> Rotary | None:

@@ -103,9 +103,7 @@ def shrink(call: Call) -> Outcome:
            help="the maps P_q and P_k, .npz or .safetensors, or -"),
     options_of(
         hf.compress,
-        "dim tv held_out validation commute dtype effort time_limit rng num_threads",
-        commute={"action": "store_true", "help": "maps that commute with rotary positions, and "
-                 "fold into the weights"},
+        "dim tv held_out validation dtype effort time_limit rng num_threads",
     ),
 )  # fmt: skip
 def compress(call: Call) -> Outcome:

@@ -12,7 +12,7 @@ from headfit._attention.attention import HeadLike
 from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
 from headfit._base.arguments import as_count, as_number, check_between
 from headfit._base.calls import standard_arithmetic
-from headfit._base.types import ArrayLike, PositionLike, Seed
+from headfit._base.types import ArrayLike, Seed
 from headfit._compress.maps import Closeness
 from headfit._compress.passages import Passages
 from headfit._compress.result import Compressed, CompressedHeads
@@ -28,7 +28,6 @@ class _Options(LogitKeywords, SizeKeywords, total=False):
     total: int | None
     held_out: float
     validation: float
-    commute: bool | PositionLike
 
 
 @overload
@@ -56,7 +55,6 @@ def compress(
     total: int | None = None,
     held_out: float = 0.25,
     validation: float = 0.25,
-    commute: bool | PositionLike = False,
     dtype: str = "float32",
     effort: str | int = "medium",
     curve_dims: Sequence[int] | None = None,
@@ -99,12 +97,6 @@ def compress(
         `mask` and `bias` with three axes and as many entries as passages are divided among them,
         and so are a `key_mask` of two axes (that of a tokenizer) and a vector of `key_lengths`.
         What a sink takes counts as the weight of one more key, whose logit maps do not change.
-    commute : bool or rotary position, default False
-        Whether maps must commute with the rotary positions of the passages, so that they may act
-        before these: then ``W_Q @ P_q`` and ``W_K @ P_k`` are the weights of the smaller head,
-        whose rotary positions have some of the frequencies; see the notes. Sizes are even. For
-        queries and keys that have been rotated, such as those of `headfit.torch.capture`, the
-        position that did so: "rope-half", ("rope-half", inv_freq), ...
     dtype : "float32", "float64", "bfloat16" or "float16"
         Of the maps and of mapped queries and keys. What is reported is about the stored numbers.
     effort : "low", "medium", "high" or int, default "medium"
@@ -149,13 +141,9 @@ def compress(
     on the validation passages is taken, so that on these the result is never worse than any.
 
     The soft-cap, the mask and the bias are those of the original: maps only replace the product.
-    Rotary positions are applied first, so the cache holds rotated keys; such maps do not fold into
-    W_Q and W_K. With `commute` they do: rotary positions turn pairs of entries, each at its own
-    frequency, and what commutes with that keeps some of the pairs, times a complex number each.
-    So the keys of the smaller head are some pairs of the keys, and P_q has d unknowns for each
-    query head. Which pairs: the ones that are left when the cheapest is left out again and again,
-    in a quadratic model of the loss (Hassibi and Stork 1993), and then exchanges that lower the
-    divergence. For chosen pairs it is convex in the unknowns, without a soft-cap.
+    Rotary positions are applied first, so the cache holds rotated keys; maps do not fold into W_Q
+    and W_K then, and know only the positions of the passages. To store keys in fewer bytes,
+    `compress_keys` acts before them.
 
     Several heads are fitted one after the other, each by all threads. With `total`, every head is
     fitted at all of `curve_dims`, and dimensions are given out greedily over the convex hulls of
@@ -174,15 +162,6 @@ def compress(
     >>> Q, K = passages[0]
     >>> small.apply(Q, K, mask="causal").matrix().shape
     (40, 40)
-
-    Maps that fold into the weights of a head with rotary positions:
-
-    >>> early = hf.compress(passages, dim=8, position="rope", commute=True, curve_dims=())
-    >>> early.position[0], len(early.position[1]), early.pairs.size
-    ('rope', 4, 4)
-    >>> small = early.apply(Q, K, position="rope")
-    >>> small.Q.shape, small.position == early.position
-    ((40, 8), True)
 
     Several heads with one budget:
 
@@ -215,7 +194,7 @@ def compress(
     heads: dict[Any, Sizes] = {}
     for name, own in passages.items() if several else [(None, passages)]:
         try:
-            head = Sizes(Passages.of(own, K, of_heads), held_out, validation, commute, running)
+            head = Sizes(Passages.of(own, K, of_heads), held_out, validation, running)
             head.dims = _curve_sizes(head, curve_dims, several, total is not None)
             head.dim = min(head.dims) if total is not None else 0
             if dim is not None:
@@ -249,10 +228,10 @@ def _curve_sizes(head: Sizes, curve_dims: Any, several: bool, in_budget: bool) -
         if in_budget and not dims:
             raise InputError("curve_dims must not be empty beside total: a head has one of them")
         return dims
-    largest, step = head.passages.dim, head.step
+    largest = head.passages.dim
     if in_budget:
-        return sorted({max(1, round(largest * part / (8 * step))) * step for part in range(1, 9)})
-    return [] if several else powers_of_two(largest, step)
+        return sorted({max(1, round(largest * part / 8)) for part in range(1, 9)})
+    return [] if several else powers_of_two(largest)
 
 
 def shared_out(

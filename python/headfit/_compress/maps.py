@@ -41,15 +41,15 @@ class StoredMaps(NamedTuple):
         p_q, p_k = split(maps, lead[0] if lead else 1)
         return cls(round_to(p_q if lead else p_q[0], dtype), round_to(p_k, dtype), dtype)
 
-    def smaller(self, attention: Attention, position: Any) -> Attention:
-        """Return the smaller head in a passage, whose own position is applied after the maps.
+    def smaller(self, attention: Attention) -> Attention:
+        """Return the smaller head in a passage.
 
         Products are computed in the wider of the dtypes, and rounded to that of the maps. The scale
         is part of P_q.
         """
         q = round_to(attention.Q @ self.P_q, self.dtype)
         k = round_to(attention.K @ self.P_k, self.dtype)
-        options: dict[str, Any] = {**vars(attention.options), "scale": 1.0, "position": position}
+        options: dict[str, Any] = {**vars(attention.options), "scale": 1.0}
         return Attention(q, k, **options)
 
 
@@ -68,7 +68,7 @@ class Closeness(NamedTuple):
 
 def judged(passages: Sequence[Attention], maps: StoredMaps, threads: int) -> Closeness:
     """Return how close the smaller head of stored maps is, computed in float64."""
-    smaller = [maps.smaller(attention, attention.position).core for attention in passages]
+    smaller = [maps.smaller(attention).core for attention in passages]
     kl, tv, attends = _core.compare_heads([a.core for a in passages], smaller, threads)
     if not attends.any():
         return Closeness(0.0, 0.0, 0.0, 0.0)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.logits import LogitOptions
-from headfit._base.arguments import as_flag, shown
+from headfit._base.arguments import shown
 from headfit._base.arrays import as_array, as_stored_array, check_finite, is_sparse
-from headfit._base.positions import Rotary, as_rotary
+from headfit._base.positions import as_rotary
 from headfit.errors import InputError
 
 FORMS = "pairs (Q, K), Attentions, or an array of the queries of all passages with K beside it"
@@ -28,33 +28,22 @@ class Passages:
     """
 
     attentions: tuple[Attention, ...]
-    rotary: bool = False
-    positions: Rotary | None = None  # the rotary positions, where they are the same in all passages
+    rotary: bool = False  # whether there were rotary positions
 
     @classmethod
     def of(cls, passages: Any, K: Any, options: LogitOptions) -> Passages:
         """Check what a user passes."""
-        heads = [_with_shared_keys(a, i) for i, a in enumerate(_attentions(passages, K, options))]
+        heads = [_with_shared_keys(a, i) for i, a in enumerate(attentions_of(passages, K, options))]
         if len(heads) < 2:
             raise InputError(
                 "passages must be at least 2, since some are held out to judge the result; "
                 f"got {len(heads)}"
             )
-        first = _what_a_head_has(heads[0])
-        for i, attention in enumerate(heads):
-            for name, value in _what_a_head_has(attention).items():
-                if value != first[name]:
-                    raise InputError(
-                        f"passages must be of one head; passage {i} has {name} {value}, "
-                        f"passage 0 has {first[name]}"
-                    )
+        check_same_head(heads)
         dtype = np.result_type(*(a.dtype for a in heads))
-        rotary = [as_rotary(a.position, a.dim) for a in heads]
-        positions = {None if r is None else r.position for r in rotary}
         return cls(
             tuple(_as_dtype(a.rotated(), dtype) for a in heads),
-            positions != {None},
-            rotary[0] if len(positions) == 1 else None,
+            any(as_rotary(a.position, a.dim) for a in heads),
         )
 
     @property
@@ -82,7 +71,8 @@ class Passages:
         return [self.attentions[i] for i in places]
 
 
-def _attentions(passages: Any, K: Any, options: LogitOptions) -> list[Attention]:
+def attentions_of(passages: Any, K: Any, options: LogitOptions) -> list[Attention]:
+    """Return passages as users give them as attentions."""
     if K is not None:
         q, k = as_stored_array(passages, "passages", ndim=3), as_stored_array(K, "K", ndim=3)
         if q.ndim > 4 or len(k) != len(q):
@@ -136,32 +126,16 @@ def _with_shared_keys(attention: Attention, place: int) -> Attention:
     return attention if k.ndim == 2 else Attention(q, k[0], **vars(attention.options))
 
 
-def commuting_positions(commute: Any, passages: Passages) -> Rotary | None:
-    """Return the rotary positions that maps are to commute with; None for any maps."""
-    if not isinstance(commute, (str, tuple)):
-        commute = as_flag(commute, "commute")
-    if commute is False:
-        return None
-    if commute is True:
-        if passages.positions is None:
-            raise InputError(
-                "commute=True needs passages of the same rotary positions, which position= "
-                'gives, as in position="rope"; for queries and keys that have been rotated, '
-                "commute= takes the position itself"
-            )
-        return passages.positions
-    rotary = as_rotary(commute, passages.dim)
-    if rotary is None:
-        raise InputError(
-            "commute must be True, False, or the rotary position by which passages have been "
-            f"rotated; got {shown(commute)}"
-        )
-    if passages.rotary:
-        raise InputError(
-            "commute must be True where passages have rotary positions of their own; got "
-            f"{shown(commute)}"
-        )
-    return rotary
+def check_same_head(passages: Sequence[Attention]) -> None:
+    """Raise an InputError unless passages have the same head size, heads, scale and so on."""
+    first = _what_a_head_has(passages[0])
+    for i, attention in enumerate(passages):
+        for name, value in _what_a_head_has(attention).items():
+            if value != first[name]:
+                raise InputError(
+                    f"passages must be of one head; passage {i} has {name} {value}, "
+                    f"passage 0 has {first[name]}"
+                )
 
 
 def _what_a_head_has(attention: Attention) -> dict[str, Any]:

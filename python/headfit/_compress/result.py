@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
-from headfit._base.arguments import shown
 from headfit._base.arrays import FloatArray, as_float_array, round_to
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, data_frame, plain_dict
-from headfit._base.positions import as_rotary
 from headfit._compress.maps import StoredMaps
 from headfit._fit.file_formats import write_head
 from headfit._shrink.result import TvCurve, as_text
@@ -34,7 +32,7 @@ class Compressed(Shown):
     The logits of the smaller head are ``(Q @ P_q) @ (K @ P_k).T``: the scale is part of `P_q`. Its
     mask, soft-cap and bias are those of the original. With weights W_Q and W_K and no rotary
     positions, ``W_Q @ P_q`` and ``W_K @ P_k`` are those of the smaller head; with rotary positions
-    queries and keys are mapped after they are rotated, unless the maps commute with rotations.
+    queries and keys are mapped after they are rotated.
 
     Attributes
     ----------
@@ -49,13 +47,7 @@ class Compressed(Shown):
     dtype : str
         Of the maps, and of the mapped queries and keys.
     rotary : bool
-        Whether the head has rotary positions. The maps act after them, or also before them where
-        they commute with rotations.
-    pairs : ndarray of int, or None
-        For maps that commute with rotations: which pairs of entries the smaller head keeps.
-    position, original_position : tuple, or None
-        The rotary positions of the smaller head and of the original then, with their frequencies,
-        as an `Attention` takes them.
+        Whether the passages had rotary positions. The maps act after them.
     tv_mean, tv_95, tv_worst : float
         Total variation from the original over the rows of the held-out passages, for what is
         stored: mean, 95th percentile and largest.
@@ -75,9 +67,7 @@ class Compressed(Shown):
         Distances from the original on the held-out passages for every size that was fitted, by the
         name of the maps: "kq-svd", "centred" and "attended", the closed forms; "descent", the maps
         descended from them (at size D those that change nothing); "taken", what is taken at this
-        size. For maps that commute with rotary positions the closed forms are "share", the pairs
-        that weigh most as they are, and "eliminated", the pairs that are left when the cheapest is
-        left out again and again, with the weights of a quadratic model.
+        size.
     calibration, validation, held_out : ndarray of int
         Which passages the maps were fitted to, chosen by, and judged on.
     seconds : float
@@ -107,9 +97,6 @@ class Compressed(Shown):
     held_out: NDArray[np.intp]
     seconds: float
     settings: dict[str, Any] = field(default_factory=dict)
-    pairs: NDArray[np.intp] | None = None
-    position: tuple[str, tuple[float, ...]] | None = None
-    original_position: tuple[str, tuple[float, ...]] | None = None
 
     @property
     def curve(self) -> TvCurve:
@@ -118,13 +105,8 @@ class Compressed(Shown):
 
     @property
     def baseline(self) -> TvCurve:
-        """The curve of the first closed form: KQ-SVD, or pairs as they are."""
+        """The curve of the first closed form, KQ-SVD."""
         return next(iter(self.curves.values()))
-
-    @property
-    def frequencies(self) -> NDArray[np.float64] | None:
-        """The frequencies of `position`, in radians per token: the smaller head's ``inv_freq``."""
-        return None if self.position is None else np.array(self.position[1])
 
     @property
     def overfits(self) -> bool:
@@ -150,8 +132,7 @@ class Compressed(Shown):
         Returns
         -------
         Attention
-            Of scale 1 and head size d. Rotary positions have been applied; but maps that commute
-            with them act first, and the result has the `position` of the smaller head.
+            Of scale 1 and head size d. Rotary positions have been applied.
 
         Raises
         ------
@@ -169,17 +150,7 @@ class Compressed(Shown):
                 f"Q must have head size {self.original_dim} and leading axes {lead}; "
                 f"got {attention.dim} and {attention.lead}"
             )
-        maps = StoredMaps(self.P_q, self.P_k, self.dtype)
-        if self.position is None or attention.position is None:
-            attention = attention.rotated()
-            return maps.smaller(attention, attention.position)
-        rotary = as_rotary(attention.position, self.original_dim)
-        if rotary is None or rotary.position != self.original_position:
-            raise InputError(
-                "position must be that of the passages, which the maps commute with: "
-                f"{shown(self.original_position)}; got {shown(attention.position)}"
-            )
-        return maps.smaller(attention, self.position)
+        return StoredMaps(self.P_q, self.P_k, self.dtype).smaller(attention.rotated())
 
     def check_scale(self, scale: float) -> None:
         """Raise an InputError unless a scale is that of the passages, up to rounding."""
@@ -202,26 +173,23 @@ class Compressed(Shown):
         Returns
         -------
         dict
-            "P_q" and "P_k", and for maps that commute with rotary positions "pairs" and
-            "inv_freq", the frequencies of the smaller head; with weights "W_Q_P_q" and
-            "W_K_P_k", their products, rounded to the dtype of the maps.
+            "P_q" and "P_k"; with weights "W_Q_P_q" and "W_K_P_k", their products, rounded to the
+            dtype of the maps.
 
         Raises
         ------
         InputError
-            For weights of other shapes, or of a head with rotary positions, unless maps commute
-            with them: others act after the rotation, and do not fold into weights.
+            For weights of other shapes, or of a head with rotary positions: maps act after the
+            rotation, and do not fold into weights.
         """
         tensors: dict[str, NDArray[Any]] = {"P_q": self.P_q, "P_k": self.P_k}
-        if self.pairs is not None:
-            tensors |= {"pairs": self.pairs, "inv_freq": np.asarray(self.frequencies)}
         for name, weights, maps in (("W_Q", W_Q, self.P_q), ("W_K", W_K, self.P_k)):
             if weights is None:
                 continue
-            if self.rotary and self.pairs is None:
+            if self.rotary:
                 raise InputError(
                     f"{name} must not be given: maps act after rotary positions; those of "
-                    "compress(commute=True) act before them"
+                    "compress_keys act before them"
                 )
             w = as_float_array(weights, name)
             if w.shape[-1] != self.original_dim or w.shape[:-2] != maps.shape[:-2]:
@@ -256,7 +224,6 @@ class Compressed(Shown):
             "original_dim": self.original_dim,
             "tv_mean": self.tv_mean,
             "rotary": self.rotary,
-            "position": None if self.position is None else self.position[0],
         }
         write_head(path, self.tensors(W_Q, W_K), json.dumps(about), self.dtype)
 

@@ -12,10 +12,9 @@ from typing import Any
 from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._base.arguments import as_generator
-from headfit._compress.commuting_maps import CommutingMaps, PairWeights
 from headfit._compress.free_maps import FreeMaps
 from headfit._compress.maps import Closeness, Maps, StoredMaps, identity, judged
-from headfit._compress.passages import Parts, Passages, commuting_positions
+from headfit._compress.passages import Parts, Passages
 from headfit._compress.result import Compressed
 from headfit._shrink.descent import Running, checked_sizes, smallest_size
 from headfit._shrink.result import TvCurve
@@ -44,16 +43,13 @@ class Sizes:
     """Maps of one head, of every size looked at so far.
 
     Every head with as many passages is divided in the same way into those that maps are fitted to,
-    those that choose, and those that judge. With `rotary`, maps commute with these positions; else
-    they may have any numbers.
+    those that choose, and those that judge.
     """
 
     def __init__(
-        self, passages: Passages, held_out: float, validation: float, commute: Any, running: Running
+        self, passages: Passages, held_out: float, validation: float, running: Running
     ) -> None:
         self.passages, self.running = passages, running
-        self.rotary = commuting_positions(commute, passages)
-        self.step = 1 if self.rotary is None else 2
         count, generator = len(passages.attentions), as_generator(running.seed)
         self.parts = Parts.of(count, held_out, validation, generator)
         self.tried: dict[int, MapsOfSize] = {}
@@ -62,7 +58,7 @@ class Sizes:
 
     def checked(self, sizes: Any, name: str) -> list[int]:
         """Return the sizes of a user."""
-        return checked_sizes(sizes, name, self.passages.dim, self.step)
+        return checked_sizes(sizes, name, self.passages.dim)
 
     @cached_property
     def chosen_by(self) -> list[Attention]:
@@ -81,11 +77,9 @@ class Sizes:
         return self._loss(self.chosen_by) if self.parts.validation.size else None
 
     @cached_property
-    def family(self) -> FreeMaps | CommutingMaps:
-        """The kind of maps."""
-        if self.rotary is None:
-            return FreeMaps(self.passages, self.loss)
-        return CommutingMaps(self.passages.scale, self.loss, self.rotary, self.running.threads)
+    def family(self) -> FreeMaps:
+        """Closed forms, and the descent from them."""
+        return FreeMaps(self.passages, self.loss)
 
     def _loss(self, passages: Sequence[Attention]) -> _core.CompressLoss:
         return _core.CompressLoss([a.core for a in passages], self.running.threads)
@@ -112,7 +106,7 @@ class Sizes:
         begun, largest = time.perf_counter(), self.passages.dim
         if tv is not None:
             size, _, self.stopped = smallest_size(
-                lambda dim: self.fit(dim).judged.tv_mean <= tv, largest, self.running, self.step
+                lambda dim: self.fit(dim).judged.tv_mean <= tv, largest, self.running
             )
             self.dim = size or largest
         for dim in sorted({*self.dims, self.dim}):
@@ -172,21 +166,12 @@ class Sizes:
                 if not name.startswith(SMALLER):
                     curves.setdefault(name, {})[d] = closeness
         maps, closeness = self._stored(size.maps), curves["taken"][dim]
-        of_pairs: dict[str, Any] = {}
-        if self.rotary is not None:
-            pairs = PairWeights.of_maps(size.maps, self.rotary).pairs
-            of_pairs = {
-                "pairs": pairs,
-                "position": self.rotary.of_pairs(pairs).position,
-                "original_position": self.rotary.position,
-            }
         return Compressed(
             **maps._asdict(),
             dim=dim,
             original_dim=self.passages.dim,
             original_scale=self.passages.scale,
-            rotary=self.passages.rotary or self.rotary is not None,
-            **of_pairs,
+            rotary=self.passages.rotary,
             tv_mean=closeness.tv_mean,
             tv_95=closeness.tv_95,
             tv_worst=closeness.tv_worst,

@@ -21,7 +21,6 @@ from headfit._base.types import Seed
 from headfit._fit.head import Head
 from headfit._fit.learned import effort_steps
 from headfit._shrink.original import Original, padded_with_noise
-from headfit.errors import InputError
 
 # The most steps, and the relative decrease of the loss over ten steps below which the descent
 # ends.
@@ -147,38 +146,32 @@ def _history(kl: NDArray[np.float64]) -> list[tuple[int, float]]:
 
 
 def smallest_size(
-    is_close: Callable[[int], bool], largest: int, running: Running, step: int = 1
+    is_close: Callable[[int], bool], largest: int, running: Running
 ) -> tuple[int | None, int, str]:
     """Return the smallest size found that is close enough, the last one tried, and why it ended.
 
-    Sizes, multiples of `step`, are doubled from the least, which is the cheapest to fit, and then
-    bisected.
+    Sizes are doubled from the least, which is the cheapest to fit, and then bisected.
     """
-    low, high = 0, step
+    low, high = 0, 1
     while not is_close(high):
         if high == largest:
             return None, high, "no size is close enough"
         if running.seconds_left <= 0:
             return None, high, "the time limit"
         low, high = high, min(2 * high, largest)
-    while high - low > step:
+    while high - low > 1:
         if running.seconds_left <= 0:
             return high, high, "the time limit"
-        middle = (low + high) // (2 * step) * step
+        middle = (low + high) // 2
         low, high = (low, middle) if is_close(middle) else (middle, high)
     return high, high, "bisected to neighbouring sizes"
 
 
-def checked_sizes(sizes: Any, name: str, largest: int, step: int = 1) -> list[int]:
+def checked_sizes(sizes: Any, name: str, largest: int) -> list[int]:
     """Return the sizes of a user."""
-    dims = [as_count(x, name, 1, largest) for x in np.atleast_1d(as_array(sizes, name)).tolist()]
-    for dim in dims:
-        if dim % step:
-            raise InputError(f"{name} must be even for maps that commute with rotations; got {dim}")
-    return dims
+    return [as_count(x, name, 1, largest) for x in np.atleast_1d(as_array(sizes, name)).tolist()]
 
 
-def powers_of_two(largest: int, step: int = 1) -> list[int]:
+def powers_of_two(largest: int) -> list[int]:
     """Return powers of two up to a size, and the size."""
-    powers = {2**e for e in range(largest.bit_length())} | {largest}
-    return sorted(dim for dim in powers if dim >= step)
+    return sorted({2**e for e in range(largest.bit_length())} | {largest})

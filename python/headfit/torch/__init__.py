@@ -17,6 +17,9 @@ FittedAttention(2 heads of sizes (4, 5) in heads of 16, embedding 32, n=16, floa
 True
 """
 
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
 try:
     import torch  # noqa: F401
 except ImportError as missing:
@@ -26,7 +29,11 @@ from headfit.torch.capture import capture
 from headfit.torch.captured import CapturedHeads, CapturedLayer
 from headfit.torch.fitted import FittedAttention, to_multihead_attention
 from headfit.torch.reading import from_projections
+from headfit.torch.rotary import rotary_position
 from headfit.torch.smaller_heads import SmallerHeads, smaller_heads
+
+if TYPE_CHECKING:
+    from headfit.torch.small_cache import SmallCache
 
 __all__ = [
     "CapturedHeads",
@@ -35,9 +42,22 @@ __all__ = [
     "SmallerHeads",
     "capture",
     "from_projections",
+    "rotary_position",
     "smaller_heads",
     "to_multihead_attention",
 ]
+if find_spec("transformers") is not None:
+    __all__ += ["SmallCache"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "SmallCache":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if find_spec("transformers") is None:
+        raise ImportError("SmallCache needs transformers 5.0 or newer: pip install transformers")
+    from headfit.torch.small_cache import SmallCache
+
+    return SmallCache
 
 
 def __dir__() -> list[str]:

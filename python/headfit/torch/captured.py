@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -177,13 +178,55 @@ class CapturedHeads:
         >>> {name: len(of_head) for name, of_head in heads.passages().items()}
         {('self_attn', 0): 3, ('self_attn', 1): 3}
         """
-        if not any(layer.kept for layer in self.layers):
-            raise CaptureError(_NOTHING_KEPT)
         return {
-            (layer.name, at): [key_head(passage, at) for passage in whole]
-            for layer in self.layers
+            (name, at): [key_head(passage, at) for passage in whole]
+            for name, whole in self.layer_passages().items()
+            for at in range(self._layers[name].key_heads)
+        }
+
+    def layer_passages(self) -> dict[str, list[Attention]]:
+        """Return what was kept as passages of each layer, as `compress_keys` takes them.
+
+        Returns
+        -------
+        dict
+            By the name of the layer: one `Attention` for each passage, without padding. Its leading
+            axis is heads.
+
+        Raises
+        ------
+        CaptureError
+            If nothing was kept.
+
+        Warns
+        -----
+        UserWarning
+            If calls were not kept, for want of `keep`.
+
+        Examples
+        --------
+        >>> import torch, headfit as hf, headfit.torch
+        >>> layer = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True).eval()
+        >>> with hf.torch.capture(layer) as heads:
+        ...     _ = layer(torch.randn(3, 10, 16))
+        >>> {name: [x.Q.shape for x in of] for name, of in heads.layer_passages().items()}
+        {'self_attn': [(2, 10, 8), (2, 10, 8), (2, 10, 8)]}
+        """
+        wanted = self._keep_layers
+        kept = [x for at, x in enumerate(self.layers) if not wanted or {at, x.name} & wanted]
+        if not any(layer.kept for layer in kept):
+            raise CaptureError(_NOTHING_KEPT)
+        calls, of = (sum(getattr(layer, x) for layer in kept) for x in ("kept", "calls"))
+        if calls < of:
+            message = (
+                f"{of - calls} of {of} calls of the layers were not kept: they are not within "
+                f"keep={self._keep} tokens of each. capture(model, keep=...) with more keeps them"
+            )
+            warnings.warn(message, stacklevel=3)
+        return {
+            layer.name: whole
+            for layer in kept
             if (whole := [one for call in layer._kept.values() for one in call.passages()])
-            for at in range(layer.key_heads)
         }
 
     def first_passages(self) -> list[list[Attention]]:

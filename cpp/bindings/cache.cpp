@@ -1,0 +1,95 @@
+// Keys of a layer stored as latents of a few bits.
+#include "headfit/cache/fit_latents.hpp"
+#include "logits.hpp"
+
+namespace headfit::python {
+namespace {
+
+// The passages of a layer, with the cosines and sines of the positions of their keys.
+struct LayerArrays {
+  std::vector<LogitArrays> passages;
+  std::optional<py::array> table;
+  bool halves;
+  Index choosing;
+
+  LayerPassages view() const {
+    LayerPassages layer;
+    Index longest = 0;
+    for (const LogitArrays& passage : passages) {
+      layer.passages.push_back(passage.view<float>());
+      longest = std::max(longest, passage.cols());
+    }
+    layer.choosing = choosing;
+    if (!table) return layer;
+    const Heads<float> angles = one_head<float>(*table, "the table of positions");
+    if (!passages.empty() && (angles.rows < longest || angles.cols != layer.passages[0].k.cols)) {
+      throw InputError("the table of positions must have a row for each key, of their size");
+    }
+    layer.positions = {std::get<const float*>(angles.data), 0, halves};
+    return layer;
+  }
+};
+
+py::tuple arrays_of(const LatentMaps& maps) {
+  return py::make_tuple(array_of(maps.encode), array_of(maps.decode), array_of(maps.mean));
+}
+
+py::list fit_layers_of(const std::vector<LayerArrays>& given,
+                       const std::vector<LatentOptions>& options, const py::object& done,
+                       int threads) {
+  const PythonRun run(threads);
+  std::vector<LayerPassages> layers;
+  for (const LayerArrays& layer : given) layers.push_back(layer.view());
+  std::function<void(Index, const LatentResult&)> report;
+  if (!done.is_none()) {
+    report = [&](Index at, const LatentResult& result) {
+      const UserCode here;
+      done(at, result.loss);
+    };
+  }
+  std::vector<LatentResult> results;
+  {
+    const py::gil_scoped_release release;
+    results = fit_layers(layers, options, report, run);
+  }
+  py::list found;
+  for (const LatentResult& r : results) {
+    found.append(py::make_tuple(r.format.bits(), arrays_of(r.maps), r.start, r.loss, r.seconds));
+  }
+  return found;
+}
+
+}  // namespace
+
+void bind_cache(py::module_& m) {
+  // `table`: for each position the cosines and then the sines of its angles, in float32; or None.
+  py::class_<LayerArrays>(m, "LayerPassages")
+      .def(py::init<std::vector<LogitArrays>, std::optional<py::array>, bool, Index>(), Standard(),
+           py::arg("passages"), py::arg("table").none(true), py::arg("halves"),
+           py::arg("choosing"));
+  py::class_<LatentOptions>(m, "LatentOptions")
+      .def(py::init([](std::vector<int> bits, Index rank, Index total_bits, Index steps, Index rows,
+                       std::uint64_t seed) {
+    LatentOptions options;
+    options.bits = std::move(bits);
+    options.rank = rank;
+    options.total_bits = total_bits;
+    options.steps = steps;
+    options.rows = rows;
+    options.seed = seed;
+    return options;
+  }),
+           Standard(), py::arg("bits"), py::arg("rank"), py::arg("total_bits"), py::arg("steps"),
+           py::arg("rows"), py::arg("seed"));
+  // For each layer (bits, (encode, decode, mean), loss at the start, loss, seconds). done(layer, loss)
+  // is called after each.
+  m.def("fit_layers", &fit_layers_of, Standard(), py::arg("layers"), py::arg("options"),
+        py::arg("done").none(true), py::arg("threads"));
+  // (the step of least error for a normal number of variance 1, by bits; the shares of the usual
+  // step that are tried)
+  std::vector<double> steps;
+  for (int bits = 0; bits <= LatentFormat::most_bits; ++bits) steps.push_back(normal_step(bits));
+  m.attr("latent_steps") = py::make_tuple(py::cast(steps), py::cast(LatentFormat::shares));
+}
+
+}  // namespace headfit::python

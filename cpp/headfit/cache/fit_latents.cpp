@@ -1,0 +1,197 @@
+#include "headfit/cache/fit_latents.hpp"
+
+#include <cmath>
+#include <mutex>
+#include <numbers>
+#include <random>
+
+#include "headfit/cache/principal_latents.hpp"
+#include "headfit/descent/limits.hpp"
+
+namespace headfit {
+namespace {
+
+// Tuned on the layers of SmolLM2-135M (30 layers of 3 key heads of 64), 8 passages of 1,024 tokens.
+// The largest step, as a share of the size of a map's numbers.
+constexpr double largest_rate = 0.03;
+// The loss of a start from which steps may be so large; those from a smaller one are as much smaller as
+// what is to be mended, but not below a tenth.
+constexpr double usual_loss = 0.03;
+constexpr Index warm_up = 10;  // steps over which the rate rises
+constexpr double first_decay = 0.9, second_decay = 0.99;
+constexpr Index look_every = 40;  // steps
+constexpr float least_spread = 1e-2f;  // of a number of the keys, as a share of the mean
+
+// The root of the mean square.
+double size_of(const Matrix<float>& x) {
+  return std::sqrt(x.cast<double>().squaredNorm() /
+                   static_cast<double>(std::max<Index>(1, x.size())));
+}
+
+class Adam {
+ public:
+  explicit Adam(const LatentMaps& start)
+      : first_(LatentMaps::zero(start.encode.rows(), start.encode.cols())), second_(first_) {}
+
+  // Makes a step of the length `rate`, in units of `size` for each number.
+  void advance(LatentMaps& maps, LatentMaps& gradient, LatentMaps& size, double rate) {
+    ++steps_;
+    const auto left = [&](double decay) { return 1 - std::pow(decay, steps_); };
+    const auto length = static_cast<float>(rate / left(first_decay));
+    const auto correction = static_cast<float>(1 / left(second_decay));
+    maps.for_each(
+        [&](Matrix<float>& x, const Matrix<float>& g, Matrix<float>& m, Matrix<float>& v,
+            const Matrix<float>& unit) {
+      m = float(first_decay) * m + float(1 - first_decay) * g;
+      v = float(second_decay) * v + float(1 - second_decay) * g.cwiseAbs2();
+      x.array() -= length * unit.array() * m.array() / ((correction * v.array()).sqrt() + 1e-12f);
+    },
+        gradient, first_, second_, size);
+  }
+
+ private:
+  LatentMaps first_, second_;
+  int steps_ = 0;
+};
+
+class Descent {
+ public:
+  Descent(const KeyLoss& loss, Index choosing, const LatentOptions& options)
+      : loss_(loss),
+        fitted_(loss.passages() - choosing),
+        first_choosing_(choosing > 0 ? fitted_ : 0),
+        options_(options),
+        random_(options.seed) {}
+
+  LatentResult run() {
+    const Stopwatch stopwatch;
+    LatentResult result;
+    LatentMaps maps = result.maps = start();
+    result.format = format_;
+    result.start = result.loss = start_loss_ = validated(maps);
+    LatentMaps gradient = maps, size = units(maps);
+    Adam adam(maps);
+    for (Index step = 0; step < options_.steps; ++step) {
+      checkpoint();
+      gradient.for_each([](Matrix<float>& g) { g.setZero(); });
+      loss_.evaluate(maps, format_, any_rows(), &gradient, work_);
+      adam.advance(maps, gradient, size, rate_at(step));
+      if ((step + 1) % look_every != 0 && step + 1 != options_.steps) continue;
+      const double now = validated(maps);
+      if (!(now < result.loss)) continue;
+      result.loss = now;
+      result.maps = maps;
+    }
+    result.seconds = stopwatch.seconds();
+    return result;
+  }
+
+ private:
+  LatentMaps start() {
+    const KeySpectrum spectrum = KeySpectrum::of(loss_, fitted_);
+    std::vector<int> bits = options_.bits;
+    if (bits.empty() && options_.rank == 0) {
+      bits = spend_bits(spectrum.variances, options_.total_bits, options_.least, options_.most);
+      if (bits.empty()) bits = {options_.least};  // all keys are the same
+    }
+    format_ = LatentFormat(std::move(bits));
+    const Index rank = format_.rounds() ? static_cast<Index>(format_.bits().size()) : options_.rank;
+    if (rank > loss_.width()) {
+      throw InputError("there must not be more latents than the " + std::to_string(loss_.width()) +
+                       " numbers of the keys; got " + std::to_string(rank));
+    }
+    return principal_latents(spectrum, rank, format_, options_.seed);
+  }
+
+  double rate_at(Index step) const {
+    const double near = std::clamp(std::sqrt(start_loss_ / usual_loss), 0.1, 1.0);
+    const double share = static_cast<double>(step) / static_cast<double>(options_.steps);
+    const double rise = std::min(1.0, static_cast<double>(step + 1) / warm_up);
+    return largest_rate * near * rise * 0.5 * (1 + std::cos(std::numbers::pi * share));
+  }
+
+  // What a step of each number is a share of. Where a number of the keys varies more, its column of
+  // `decode` and of the mean takes longer steps and its row of `encode` shorter ones, so that a descent
+  // does not depend on the units of the keys.
+  LatentMaps units(const LatentMaps& start) const {
+    const Matrix<float>& keys = loss_.keys(0);
+    const Matrix<float> about = keys.rowwise() - start.mean.row(0);
+    Eigen::ArrayXf spread =
+        about.colwise().norm().transpose().array() / std::sqrt(static_cast<float>(about.rows()));
+    spread = spread.max(least_spread * spread.mean()) + std::numeric_limits<float>::min();
+    LatentMaps size = start;
+    const Matrix<float> encode = spread.matrix().asDiagonal() * start.encode;
+    const Matrix<float> decode = start.decode * spread.inverse().matrix().asDiagonal();
+    size.encode.colwise() = static_cast<float>(size_of(encode)) * spread.inverse().matrix();
+    size.decode.rowwise() = static_cast<float>(size_of(decode)) * spread.matrix().transpose();
+    size.mean.row(0) = spread.matrix().transpose();
+    return size;
+  }
+
+  // One random row of each of as many equal parts of a random passage.
+  PassageRows any_rows() {
+    const Index passage = below(fitted_), all = loss_.rows(passage);
+    const Index count = std::min(options_.rows, all);
+    rows_.resize(static_cast<std::size_t>(count));
+    for (Index i = 0; i < count; ++i) {
+      const Index first = i * all / count, end = (i + 1) * all / count;
+      rows_[static_cast<std::size_t>(i)] = first + below(end - first);
+    }
+    return {passage, rows_};
+  }
+  Index below(Index limit) {
+    return static_cast<Index>(random_() % static_cast<std::uint64_t>(limit));
+  }
+
+  double validated(const LatentMaps& maps) {
+    double sum = 0;
+    for (Index p = first_choosing_; p < loss_.passages(); ++p) {
+      checkpoint();
+      const Index all = loss_.rows(p), count = std::min(options_.validated_rows, all);
+      rows_.resize(static_cast<std::size_t>(count));
+      for (Index i = 0; i < count; ++i) {
+        rows_[static_cast<std::size_t>(i)] = ((2 * i + 1) * all) / (2 * count);
+      }
+      sum += loss_.evaluate(maps, format_, {p, rows_}, nullptr, work_);
+    }
+    return sum / static_cast<double>(loss_.passages() - first_choosing_);
+  }
+
+  const KeyLoss& loss_;
+  Index fitted_, first_choosing_;
+  const LatentOptions& options_;
+  LatentFormat format_;
+  double start_loss_ = 0;
+  std::mt19937_64 random_;
+  std::vector<Index> rows_;
+  KeyLoss::Work work_;
+};
+
+}  // namespace
+
+LatentResult fit_latents(const LayerPassages& layer, const LatentOptions& options, const Run& run) {
+  const KeyLoss loss(layer.passages, layer.positions, run);
+  if (layer.choosing < 0 || layer.choosing >= loss.passages()) {
+    throw InputError("there must be a passage to fit to");
+  }
+  return Descent(loss, layer.choosing, options).run();
+}
+
+std::vector<LatentResult> fit_layers(std::span<const LayerPassages> layers,
+                                     std::span<const LatentOptions> options,
+                                     const std::function<void(Index, const LatentResult&)>& done,
+                                     const Run& run) {
+  if (layers.size() != options.size()) throw InputError("there must be options for each layer");
+  std::vector<LatentResult> results(layers.size());
+  std::mutex reporting;
+  parallel_for(static_cast<Index>(layers.size()), run, [&](Index at) {
+    const auto place = static_cast<std::size_t>(at);
+    results[place] = fit_latents(layers[place], options[place], Run{1, {}});
+    if (!done) return;
+    const std::lock_guard lock(reporting);
+    done(at, results[place]);
+  });
+  return results;
+}
+
+}  // namespace headfit

@@ -1,0 +1,96 @@
+#include "headfit/cache/latents.hpp"
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "headfit/base/errors.hpp"
+
+namespace headfit {
+namespace {
+
+// The nearest positive number of float16, in which steps are stored.
+float as_stored(float step) {
+  constexpr float least = 5.9604645e-8f, most = 65504.0f;
+  return static_cast<float>(Eigen::half(std::clamp(step, least, most)));
+}
+
+}  // namespace
+
+double normal_step(int bits) {
+  constexpr double steps[] = {0, 1.5958, 0.9957, 0.5860, 0.3352, 0.1881, 0.1041, 0.0569, 0.0308};
+  return steps[bits];
+}
+
+double normal_error(int bits) {
+  constexpr double errors[] = {1,       0.3634,  0.1188,   0.03744, 0.01154,
+                               0.00349, 0.00104, 0.000304, 0.000088};
+  return errors[bits];
+}
+
+LatentFormat::LatentFormat(std::vector<int> bits) : bits_(std::move(bits)) {
+  reach_.resize(static_cast<Index>(bits_.size()));
+  double sum = 0;
+  for (std::size_t i = 0; i < bits_.size(); ++i) {
+    if (bits_[i] < 1 || bits_[i] > most_bits) {
+      throw InputError("bits must lie in 1 ... 8; got " + std::to_string(bits_[i]));
+    }
+    reach_[static_cast<Index>(i)] = 0.5f * static_cast<float>((1 << bits_[i]) - 1);
+    sum += std::pow(normal_step(bits_[i]), -2.0);
+  }
+  if (rounds()) mean_square_ = static_cast<float>(sum / static_cast<double>(bits_.size()));
+}
+
+void LatentFormat::check(Index rank) const {
+  if (!rounds() || static_cast<Index>(bits_.size()) == rank) return;
+  throw InputError("bits must be one number for each of the " + std::to_string(rank) +
+                   " latents; got " + std::to_string(bits_.size()));
+}
+
+float LatentFormat::usual_step(const float* latent) const {
+  const Eigen::Map<const Vector<float>> z(latent, reach_.size());
+  return std::sqrt(z.squaredNorm() / (mean_square_ * static_cast<float>(z.size())));
+}
+
+void LatentFormat::round(Matrix<float>& latents, const Vector<float>& weights,
+                         Vector<float>& steps) const {
+  steps.setOnes(latents.rows());
+  if (!rounds()) return;
+  const auto rounded = [&](const auto& z, float step) {
+    return (((z * (1 / step) - 0.5f).round() + 0.5f).min(reach_.array()).max(-reach_.array()) *
+            step)
+        .eval();
+  };
+  for (Index j = 0; j < latents.rows(); ++j) {
+    Eigen::Map<Eigen::ArrayXf> z(latents.row(j).data(), latents.cols());
+    const float usual = usual_step(z.data());
+    float least = std::numeric_limits<float>::infinity();
+    for (const float share : shares) {
+      const float step = as_stored(share * usual);
+      const float error = ((rounded(z, step) - z).square() * weights.array()).sum();
+      if (!(error < least)) continue;
+      least = error;
+      steps[j] = step;
+    }
+    z = rounded(z, steps[j]);
+  }
+}
+
+void LatentFormat::to_gradient_before(const Matrix<float>& before, const Matrix<float>& rounded,
+                                      const Vector<float>& steps, Matrix<float>& gradient) const {
+  if (!rounds()) return;
+  for (Index j = 0; j < before.rows(); ++j) {
+    const Eigen::Map<const Eigen::ArrayXf> z(before.row(j).data(), before.cols());
+    const Eigen::Map<const Eigen::ArrayXf> q(rounded.row(j).data(), before.cols());
+    Eigen::Map<Eigen::ArrayXf> g(gradient.row(j).data(), before.cols());
+    const float step = steps[j], square = z.square().sum();
+    const auto within = (z.abs() <= (reach_.array() + 0.5f) * step).template cast<float>();
+    // A rounded latent changes with the step as its multiple does, less what a shift takes back. The
+    // step itself is a constant times the root of the sum of squares.
+    const float by_step = (g * (q - within * z)).sum() / step;
+    const float by_square = square > 0 ? by_step * step / square : 0.0f;
+    g = g * within + by_square * z;
+  }
+}
+
+}  // namespace headfit

@@ -1,0 +1,50 @@
+// How the latent of a token is stored: whole numbers of a few bits each, times one step.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "headfit/base/types.hpp"
+
+namespace headfit {
+
+// The step of least mean squared error for normal numbers of variance 1, which take so many bits each,
+// and that error (Max 1960, table II, and the same equation beyond). With 0 bits they become 0.
+double normal_step(int bits);
+double normal_error(int bits);
+
+// Latent i is one of the 2^bits[i] odd multiples of half a step that are nearest to zero. The step of a
+// token is a float16 number.
+class LatentFormat {
+ public:
+  static constexpr int most_bits = 8;
+  // The steps that are tried, as shares of the usual one.
+  static constexpr std::array<float, 8> shares{0.7f, 0.8f, 0.9f, 1.0f, 1.1f, 1.22f, 1.35f, 1.5f};
+
+  // From 1 to 8 bits for each latent. None at all: latents are stored as they are.
+  explicit LatentFormat(std::vector<int> bits = {});
+
+  bool rounds() const { return !bits_.empty(); }
+  const std::vector<int>& bits() const { return bits_; }
+
+  // Throws InputError unless this is a format of so many latents.
+  void check(Index rank) const;
+  // Rounds each row, and writes its step. A step is the one of a few with the least sum of squared
+  // errors, where those of latent i count weights[i] times.
+  void round(Matrix<float>& latents, const Vector<float>& weights, Vector<float>& steps) const;
+  // Turns a gradient by rounded latents into one by the latents before they were rounded, in place.
+  // Rounding to a multiple is taken for a shift, unless it cuts off what is too large; the step changes
+  // with the latents.
+  void to_gradient_before(const Matrix<float>& before, const Matrix<float>& rounded,
+                          const Vector<float>& steps, Matrix<float>& gradient) const;
+
+ private:
+  // The step at which latents, if they are normal numbers, lose least.
+  float usual_step(const float* latent) const;
+
+  std::vector<int> bits_;
+  Vector<float> reach_;  // the largest multiple of a step
+  float mean_square_ = 1;  // of latents whose usual step is 1
+};
+
+}  // namespace headfit

@@ -1,0 +1,98 @@
+#include "headfit/cache/principal_latents.hpp"
+
+#include <Eigen/Eigenvalues>
+#include <Eigen/QR>
+#include <cmath>
+#include <queue>
+#include <random>
+
+namespace headfit {
+namespace {
+
+Matrix<double> random_rotation(Index size, std::mt19937_64& random) {
+  std::normal_distribution<double> normal;
+  Matrix<double> x(size, size);
+  for (double& entry : x.reshaped()) entry = normal(random);
+  return Eigen::HouseholderQR<Matrix<double>>(x).householderQ();
+}
+
+}  // namespace
+
+KeySpectrum KeySpectrum::of(const KeyLoss& layer, Index passages) {
+  const Index width = layer.width();
+  Vector<double> sum = Vector<double>::Zero(width);
+  Index count = 0;
+  for (Index p = 0; p < passages; ++p) {
+    sum += layer.keys(p).colwise().sum().transpose().cast<double>();
+    count += layer.keys(p).rows();
+  }
+  KeySpectrum spectrum;
+  spectrum.mean = sum / static_cast<double>(std::max<Index>(1, count));
+  Matrix<double> moment = Matrix<double>::Zero(width, width);
+  const Eigen::RowVectorXf mean = spectrum.mean.transpose().cast<float>();
+  for (Index p = 0; p < passages; ++p) {
+    const Matrix<double> centred = (layer.keys(p).rowwise() - mean).cast<double>();
+    moment.noalias() += centred.transpose() * centred;
+  }
+  moment /= static_cast<double>(std::max<Index>(1, count));
+  const Eigen::SelfAdjointEigenSolver<Matrix<double>> solved(moment);
+  spectrum.variances = solved.eigenvalues().reverse().cwiseMax(0);
+  spectrum.components = solved.eigenvectors().rowwise().reverse();
+  return spectrum;
+}
+
+std::vector<int> spend_bits(const Vector<double>& variances, Index bits, int least, int most) {
+  struct Offer {
+    double gain;  // per bit
+    Index latent;
+    int to;
+    bool operator<(const Offer& other) const {
+      return gain != other.gain ? gain < other.gain : latent > other.latent;
+    }
+  };
+  std::vector<int> spent(static_cast<std::size_t>(variances.size()), 0);
+  std::priority_queue<Offer> offers;
+  const auto offer = [&](Index i, int from, int to) {
+    if (to > most || !(variances[i] > 0)) return;
+    const double gain = variances[i] * (normal_error(from) - normal_error(to));
+    offers.push({gain / (to - from), i, to});
+  };
+  for (Index i = 0; i < variances.size(); ++i) offer(i, 0, least);
+  while (!offers.empty()) {
+    const Offer best = offers.top();
+    offers.pop();
+    int& now = spent[static_cast<std::size_t>(best.latent)];
+    if (best.to - now > bits) continue;
+    bits -= best.to - now;
+    now = best.to;
+    offer(best.latent, now, now + 1);
+  }
+  std::erase(spent, 0);
+  std::ranges::sort(spent, std::greater());
+  return spent;
+}
+
+LatentMaps principal_latents(const KeySpectrum& spectrum, Index rank, const LatentFormat& format,
+                             std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  LatentMaps maps = LatentMaps::zero(spectrum.mean.size(), rank);
+  maps.mean.row(0) = spectrum.mean.transpose().cast<float>();
+  const auto bits_of = [&](Index i) {
+    return format.rounds() ? format.bits()[static_cast<std::size_t>(i)] : 0;
+  };
+  for (Index first = 0, end = 0; first < rank; first = end) {
+    while (end < rank && bits_of(end) == bits_of(first)) ++end;
+    const Index count = end - first;
+    const Matrix<double> turned =
+        spectrum.components.middleCols(first, count) * random_rotation(count, random);
+    // Latents that are not rounded stay within the range of float16.
+    const double spread = std::sqrt(spectrum.variances.segment(first, count).mean());
+    double step = format.rounds() ? normal_step(bits_of(first)) * spread : spread;
+    if (!(step > 0)) step = 1;
+    maps.encode.middleCols(first, count) = (turned / step).cast<float>();
+    maps.decode.middleRows(first, count) = (turned.transpose() * step).cast<float>();
+  }
+  return maps;
+}
+
+}  // namespace headfit

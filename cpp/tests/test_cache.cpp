@@ -1,0 +1,328 @@
+// Keys as latents: rounding, the loss and its gradient against their definitions, the start and the
+// descent.
+#include <algorithm>
+#include <numeric>
+
+#include "check.hpp"
+#include "headfit/cache/fit_latents.hpp"
+#include "headfit/cache/principal_latents.hpp"
+#include "problem.hpp"
+
+using namespace headfit;
+using namespace headfit::test;
+
+namespace {
+
+constexpr Index heads = 4, group = 2, dim = 4, width = 8;
+
+Matrix<float> random(Index rows, Index cols, std::uint64_t seed, double size = 1) {
+  Numbers numbers(seed);
+  Matrix<float> x(rows, cols);
+  for (float& entry : x.reshaped()) entry = static_cast<float>(size * numbers.next());
+  return x;
+}
+
+// Cosines and sines of positions 0 ... count - 1.
+Matrix<float> table(Index count) {
+  Matrix<float> x(count, dim);
+  for (Index i = 0; i < count; ++i) {
+    for (Index p = 0; p < dim / 2; ++p) {
+      const double angle = static_cast<double>(i) * std::pow(0.1, static_cast<double>(p));
+      x(i, p) = static_cast<float>(std::cos(angle));
+      x(i, dim / 2 + p) = static_cast<float>(std::sin(angle));
+    }
+  }
+  return x;
+}
+
+std::vector<Problem<float>> passages() {
+  Numbers numbers(1);
+  std::vector<Problem<float>> found;
+  for (const Index n : {30, 50, 41}) {
+    found.emplace_back(heads, group, n, n, dim, numbers);
+    found.back().mask.right = 0;
+  }
+  found[1].softcap = found[0].softcap = found[2].softcap = 3;
+  found[2].sinks = found[1].sinks = found[0].sinks = {0.5, -1, 0, 2};
+  return found;
+}
+
+std::vector<LogitSource<float>> sources(const std::vector<Problem<float>>& problems) {
+  std::vector<LogitSource<float>> found;
+  for (const Problem<float>& p : problems) found.push_back(p.source());
+  return found;
+}
+
+LatentMaps random_maps(Index rank) {
+  return {random(width, rank, 5), random(rank, width, 6), random(1, width, 7, 0.3)};
+}
+
+// The keys of a passage before their positions, by their definition: entries p and p + dim / 2 are
+// the real and imaginary part of a number that is turned back.
+Matrix<double> turned(const Matrix<double>& keys, double sign) {
+  Matrix<double> out = keys;
+  for (Index j = 0; j < keys.rows(); ++j) {
+    for (Index g = 0; g < heads / group; ++g) {
+      for (Index p = 0; p < dim / 2; ++p) {
+        const double angle = sign * static_cast<double>(j) * std::pow(0.1, static_cast<double>(p));
+        const double a = keys(j, g * dim + p), b = keys(j, g * dim + dim / 2 + p);
+        out(j, g * dim + p) = a * std::cos(angle) - b * std::sin(angle);
+        out(j, g * dim + dim / 2 + p) = a * std::sin(angle) + b * std::cos(angle);
+      }
+    }
+  }
+  return out;
+}
+
+double log_sum(const std::vector<double>& logits) {
+  const double max = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const double s : logits) sum += std::exp(s - max);
+  return max + std::log(sum);
+}
+
+// The mean divergence by its definition, in double, with latents that are rounded by the format.
+double slow_loss(const Problem<float>& p, const LatentMaps& maps, const LatentFormat& format,
+                 std::span<const Index> rows) {
+  Matrix<double> keys(p.m, width);
+  for (Index j = 0; j < p.m; ++j) {
+    for (Index c = 0; c < width; ++c) keys(j, c) = p.k.at(c / dim, j, c % dim);
+  }
+  keys = turned(keys, -1);
+  const Eigen::RowVectorXd mean = maps.mean.row(0).cast<double>();
+  Matrix<float> latents = ((keys.rowwise() - mean) * maps.encode.cast<double>()).cast<float>();
+  Vector<float> steps;
+  format.round(latents, maps.decode.rowwise().squaredNorm(), steps);
+  Matrix<double> read = latents.cast<double>() * maps.decode.cast<double>();
+  read = turned(read.rowwise() + mean, 1);
+  double total = 0;
+  for (Index h = 0; h < heads; ++h) {
+    for (const Index i : rows) {
+      std::vector<double> from, to;
+      for (Index j = 0; j < p.m; ++j) {
+        from.push_back(p.logit(h, i, j));
+        double s = 0;
+        for (Index a = 0; a < dim; ++a) s += p.q.at(h, i, a) * read(j, h / group * dim + a);
+        to.push_back(from.back() == -infinity ? -infinity
+                                              : p.softcap * std::tanh(p.scale * s / p.softcap));
+      }
+      from.push_back(p.sinks[static_cast<std::size_t>(h)]);
+      to.push_back(from.back());
+      const double first = log_sum(from), second = log_sum(to);
+      for (std::size_t j = 0; j < from.size(); ++j) {
+        if (from[j] == -infinity) continue;
+        total += std::exp(from[j] - first) * (from[j] - first - to[j] + second);
+      }
+    }
+  }
+  return total / static_cast<double>(heads * static_cast<Index>(rows.size()));
+}
+
+}  // namespace
+
+TEST(rounding_takes_the_best_of_a_few_steps) {
+  const LatentFormat format({5, 3, 3, 1});
+  const Matrix<float> z = random(200, 4, 1, 3);
+  Matrix<float> rounded = z;
+  Vector<float> weights(4), steps;
+  weights << 1, 2, 0.5f, 3;
+  format.round(rounded, weights, steps);
+  for (Index j = 0; j < z.rows(); ++j) {
+    const auto error = [&](float step) {
+      double sum = 0;
+      for (Index i = 0; i < 4; ++i) {
+        double least = infinity;
+        const int count = 1 << format.bits()[static_cast<std::size_t>(i)];
+        for (int c = 0; c < count; ++c) {
+          least = std::min(least, std::pow(step * (c - (count - 1) / 2.0) - z(j, i), 2));
+        }
+        sum += weights[i] * least;
+      }
+      return sum;
+    };
+    double own = 0;
+    for (Index i = 0; i < 4; ++i) own += weights[i] * std::pow(rounded(j, i) - z(j, i), 2);
+    CHECK(std::abs(own - error(steps[j])) < 1e-5 * own);
+    // The step that suits normal numbers of this size, and others about it.
+    double mean_square = 0;
+    for (const int bits : format.bits()) mean_square += std::pow(normal_step(bits), -2) / 4;
+    const double usual = std::sqrt(z.row(j).squaredNorm() / (4 * mean_square));
+    for (const double share : LatentFormat::shares) {
+      const float step = static_cast<float>(Eigen::half(static_cast<float>(share * usual)));
+      CHECK(own < (1 + 1e-5) * error(step));
+    }
+    for (Index i = 0; i < 4; ++i) {
+      const int count = 1 << format.bits()[static_cast<std::size_t>(i)];
+      const float code = rounded(j, i) / steps[j] + static_cast<float>(count - 1) / 2;
+      CHECK(std::abs(code - std::round(code)) < 1e-4f && code > -0.5f);
+      CHECK(code < static_cast<float>(count) - 0.5f);
+    }
+    CHECK(static_cast<float>(Eigen::half(steps[j])) == steps[j]);
+  }
+  Matrix<float> zeros = Matrix<float>::Zero(1, 4);
+  format.round(zeros, weights, steps);
+  CHECK(zeros.cwiseAbs().maxCoeff() < 1e-6f);
+  check_throws<InputError>(__FILE__, __LINE__, "1 ... 8", [] { LatentFormat({9}); });
+  check_throws<InputError>(__FILE__, __LINE__, "one number for each", [&] { format.check(3); });
+}
+
+TEST(loss_is_the_mean_divergence) {
+  const auto problems = passages();
+  const auto views = sources(problems);
+  const Matrix<float> angles = table(50);
+  const KeyLoss loss(views, {angles.data(), 0, true}, Run{2, {}});
+  CHECK(loss.width() == width && loss.passages() == 3);
+  KeyLoss::Work work;
+  const std::vector<Index> rows{0, 3, 4, 17, 29};
+  for (const LatentFormat& format : {LatentFormat(), LatentFormat({6, 4, 4})}) {
+    const LatentMaps maps = random_maps(3);
+    for (Index p = 0; p < 3; ++p) {
+      LatentMaps gradient = LatentMaps::zero(width, 3);
+      const double value = loss.evaluate(maps, format, {p, rows}, &gradient, work);
+      const double expected = slow_loss(problems[static_cast<std::size_t>(p)], maps, format, rows);
+      CHECK_THAT(std::abs(value - expected) < 1e-4 * expected, value, " ", expected);
+      CHECK(loss.evaluate(maps, format, {p, rows}, nullptr, work) == value);
+    }
+  }
+}
+
+TEST(gradient_is_the_finite_difference) {
+  const auto problems = passages();
+  const auto views = sources(problems);
+  const Matrix<float> angles = table(50);
+  const KeyLoss loss(views, {angles.data(), 0, true}, Run{1, {}});
+  KeyLoss::Work work;
+  const std::vector<Index> rows{2, 11, 28};
+  LatentMaps maps = random_maps(3), gradient = LatentMaps::zero(width, 3);
+  loss.evaluate(maps, LatentFormat(), {1, rows}, &gradient, work);
+  maps.for_each([&](Matrix<float>& x, const Matrix<float>& g) {
+    for (Index i = 0; i < x.size(); ++i) {
+      constexpr float step = 2e-3f;
+      const float before = x.data()[i];
+      x.data()[i] = before + step;
+      const double above = slow_loss(problems[1], maps, LatentFormat(), rows);
+      x.data()[i] = before - step;
+      const double below = slow_loss(problems[1], maps, LatentFormat(), rows);
+      x.data()[i] = before;
+      const double expected = (above - below) / (2 * double(step));
+      CHECK_THAT(std::abs(g.data()[i] - expected) < 2e-3 * g.cwiseAbs().maxCoeff(), g.data()[i],
+                 " ", expected);
+    }
+  }, gradient);
+}
+
+// A window of keys before the first query, neighbours that turn together, and few entries in a row.
+TEST(few_entries_give_what_the_dense_mask_gives) {
+  std::vector<Problem<float>> sparse, dense;
+  for (auto* problems : {&sparse, &dense}) {
+    Numbers same(3);
+    Problem<float>& p = problems->emplace_back(heads, group, 300, 330, dim, same);
+    put_sparse(p, same, 0.03);
+  }
+  make_dense(dense.back());
+  const Matrix<float> angles = table(330);
+  const std::vector<Index> rows{0, 7, 150, 299};
+  LatentMaps maps = random_maps(3);
+  LatentMaps first = LatentMaps::zero(width, 3), second = first;
+  double losses[2];
+  int at = 0;
+  for (auto* problems : {&sparse, &dense}) {
+    const auto views = sources(*problems);
+    const KeyLoss loss(views, {angles.data(), 0, false}, Run{1, {}});
+    KeyLoss::Work work;
+    losses[at] =
+        loss.evaluate(maps, LatentFormat({5, 4, 3}), {0, rows}, at ? &second : &first, work);
+    ++at;
+  }
+  CHECK_THAT(std::abs(losses[0] - losses[1]) < 1e-5 * losses[1], losses[0], " ", losses[1]);
+  CHECK((first.encode - second.encode).norm() < 1e-4f * second.encode.norm());
+  CHECK((first.decode - second.decode).norm() < 1e-4f * second.decode.norm());
+  CHECK((first.mean - second.mean).norm() < 1e-4f * second.mean.norm());
+}
+
+// Along a multiple of the latents themselves only the step changes: rounded latents are multiplied.
+TEST(gradient_of_rounding_scales_with_the_step) {
+  const LatentFormat format({4, 3, 2});
+  const Matrix<float> z = random(20, 3, 2, 2), weight = random(20, 3, 3);
+  Matrix<float> rounded = z, gradient = weight;
+  Vector<float> steps;
+  format.round(rounded, Vector<float>::Ones(3), steps);
+  format.to_gradient_before(z, rounded, steps, gradient);
+  for (Index j = 0; j < 20; ++j) {
+    const double along = gradient.row(j).dot(z.row(j)),
+                 expected = weight.row(j).dot(rounded.row(j));
+    CHECK_THAT(std::abs(along - expected) < 1e-4, along, " ", expected);
+  }
+}
+
+TEST(bits_go_where_they_lower_the_error_most) {
+  Vector<double> variances(6);
+  variances << 100, 40, 8, 1, 0.9, 0;
+  for (const Index total : {2, 5, 9, 14, 40, 100}) {
+    const std::vector<int> bits = spend_bits(variances, total, 2, 8);
+    CHECK(std::ranges::is_sorted(bits, std::greater()));
+    CHECK(std::accumulate(bits.begin(), bits.end(), Index(0)) <= total);
+    CHECK(bits.size() <= 5);  // none for what does not vary
+    const auto error = [&](const std::vector<int>& spent) {
+      double sum = 0;
+      for (std::size_t i = 0; i < 6; ++i) {
+        sum += variances[static_cast<Index>(i)] * normal_error(i < spent.size() ? spent[i] : 0);
+      }
+      return sum;
+    };
+    // No bit is better elsewhere.
+    for (std::size_t from = 0; from < bits.size(); ++from) {
+      for (std::size_t to = 0; to < bits.size(); ++to) {
+        std::vector<int> moved = bits;
+        if (bits[from] <= 2 || bits[to] == 8) continue;
+        --moved[from];
+        ++moved[to];
+        CHECK(error(moved) >= error(bits) * (1 - 1e-12));
+      }
+    }
+  }
+  CHECK(spend_bits(variances, 1, 2, 8).empty());
+}
+
+TEST(descent_lowers_the_loss_and_repeats_itself) {
+  auto problems = passages();
+  // Keys vary most where queries hardly look, which principal components do not know.
+  for (Problem<float>& p : problems) {
+    for (Index i = 0; i < p.n * heads; ++i) p.q.data[static_cast<std::size_t>(i * dim)] *= 0.05f;
+    for (Index i = 0; i < p.n * heads; ++i)
+      p.q.data[static_cast<std::size_t>(i * dim + 2)] *= 0.05f;
+  }
+  const Matrix<float> angles = table(50);
+  const LayerPassages layer{sources(problems), {angles.data(), 0, true}, 1};
+  LatentOptions options;
+  options.rank = 5;
+  options.steps = 200;
+  options.rows = 20;
+  LatentResult one = fit_latents(layer, options, Run{1, {}});
+  CHECK_THAT(one.loss < 0.2 * one.start, one.loss, " ", one.start);
+  options.rank = 0;
+  options.total_bits = 20;
+  one = fit_latents(layer, options, Run{1, {}});
+  CHECK_THAT(one.loss < one.start, one.loss, " ", one.start);
+  CHECK(one.maps.encode.allFinite() && one.maps.decode.allFinite());
+  const std::vector<LayerPassages> two{layer, layer};
+  const std::vector<LatentOptions> both(2, options);
+  Index reported = 0;
+  const auto again =
+      fit_layers(two, both, [&](Index, const LatentResult&) { ++reported; }, Run{2, {}});
+  CHECK(reported == 2);
+  for (const LatentResult& result : again) {
+    CHECK(result.loss == one.loss && result.maps.encode == one.maps.encode);
+  }
+  // All latents, as they are: nothing is lost.
+  options = {};
+  options.rank = width;
+  options.steps = 0;
+  CHECK(fit_latents(layer, options, Run{1, {}}).loss < 1e-6);
+  options.rank = width + 1;
+  check_throws<InputError>(__FILE__, __LINE__, "more latents",
+                           [&] { fit_latents(layer, options, Run{1, {}}); });
+  check_throws<InputError>(__FILE__, __LINE__, "a passage to fit to", [&] {
+    fit_latents({layer.passages, layer.positions, 3}, options, Run{1, {}});
+  });
+}

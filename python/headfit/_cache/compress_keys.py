@@ -1,0 +1,283 @@
+"""Smaller caches of keys: latents of a few bits for all key heads of a layer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from headfit import _core
+from headfit._attention.attention import Attention, HeadLike
+from headfit._attention.logits import LogitOptions
+from headfit._base.arguments import (
+    as_count,
+    as_generator,
+    as_number,
+    check_between,
+    check_callable,
+    seed_from,
+    shown,
+    thread_count,
+)
+from headfit._base.arrays import check_finite
+from headfit._base.calls import standard_arithmetic
+from headfit._base.positions import Rotary, as_positions, as_rotary
+from headfit._base.types import ArrayLike, PositionLike, Seed
+from headfit._cache.packing import STEP_BYTES
+from headfit._cache.result import CompressedKeys, CompressedLayers
+from headfit._compress.passages import Parts, attentions_of, check_same_head
+from headfit._fit.learned import effort_steps
+from headfit.errors import InputError
+
+EFFORTS = {"low": 80, "medium": 320, "high": 1280}
+SHARE = 0.275  # of D: the bytes of a key where a call does not say
+ROWS = 96  # of one passage in every step
+PARTS = 8  # of the positions of a passage, for which the divergence is reported
+
+
+@standard_arithmetic()
+def compress_keys(
+    layers: Mapping[Any, Sequence[HeadLike | tuple[ArrayLike, ArrayLike]]],
+    *,
+    bytes: float | None = None,
+    rank: int | None = None,
+    bits: int | None = None,
+    rotated: PositionLike = None,
+    held_out: float = 0.25,
+    validation: float = 0.25,
+    effort: str | int = "medium",
+    callback: Callable[[Any, float], Any] | None = None,
+    rng: Seed = 0,
+    num_threads: int | None = None,
+) -> CompressedLayers:
+    """Find how to store the keys of layers in few bytes, so that attention changes least.
+
+    The keys of all heads of a layer, before rotary positions, become one latent of a few numbers
+    of a few bits each: ``z = round((k - mean) @ encode)``. What is read from it is
+    ``z @ decode + mean``, turned to the position of the token. Attention is that of the whole
+    queries and the keys that were read: this makes a cache smaller, not its arithmetic; for that
+    see `compress`.
+
+    Parameters
+    ----------
+    layers : mapping of any name to a sequence of Attention or of (Q, K)
+        Queries and keys of each layer in some passages, with the leading axis heads: Q of shape
+        (heads, n, D), K of shape (key heads, n, D). An `Attention` has masks and other options;
+        ``heads.layer_passages()`` of a capture gives such a mapping.
+    bytes : float, optional
+        What a token may take for each key head, with all that is stored for it; keys in 16 bits
+        take 2 D. The bits go where the keys vary. 0.275 D, a seventh of that, where none of
+        `bytes`, `rank` and `bits` is given.
+    rank, bits : int, optional
+        In place of `bytes`: the number of latents of a layer, and the bits of each, from 1 to 8.
+        Without `bits` latents are stored in float16; without `rank` there are as many as numbers
+        in the keys.
+    rotated : rotary position, optional
+        The position by which queries and keys have been rotated already, as those that
+        `headfit.torch.capture` reads: ("rope-half", inv_freq), ... The first key of a passage has
+        position 0; with padding on the left a model needs `position_ids` for that. Passages with a
+        `position` of their own need none. Without either, maps act on keys as they are.
+    held_out, validation : float, default 0.25
+        The shares of the passages that judge the result, and of the others that choose among the
+        steps of the descent; as in `compress`. A single passage does all three.
+    effort : "low", "medium", "high" or int, default "medium"
+        The steps of the descent: 80, 320 or 1280. 0 takes the principal components.
+    callback : callable, optional
+        Called after each layer with its name and its `validation_kl`. What it returns is not used.
+    rng : seed or Generator, default 0
+        For the division of the passages, the start, and the rows of each step.
+    num_threads : int, optional
+        Layers are fitted side by side. The result does not depend on it.
+
+    Returns
+    -------
+    CompressedLayers
+        ``result[name].store(K)`` is what a cache holds, ``result[name].read(stored)`` the keys.
+
+    Raises
+    ------
+    InputError, NonFiniteError
+        For arguments that do not fit; those of a layer name it.
+
+    See Also
+    --------
+    compress : smaller heads, with fewer dimensions of queries and keys.
+
+    Notes
+    -----
+    Before the rotation keys of different heads of a layer have much in common, and no map has to
+    know positions: what is fitted to short passages holds for long ones. The start are principal
+    components. Bits are spent on them where each lowers the squared error most (reverse
+    water-filling in steps); those with as many bits are mixed by a random rotation. A token has one
+    step, and latents are scaled so that it suits all of them. From there Adam descends the mean KL
+    divergence of all query heads from their own attention, on a few rows of one passage per step,
+    with the rounding inside: a shift by a constant for the multiples of the step, while the step
+    itself changes with the latents. In a language model this halves the divergence of the
+    principal components.
+
+    A step costs O(rows m heads D + m W rank) for width W = D times key heads; memory is that
+    of the passages, three times.
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> rng = np.random.default_rng(0)
+    >>> mix = rng.normal(size=(16, 2, 8))  # two key heads of size 8 that have much in common
+    >>> def passage():
+    ...     x = rng.normal(size=(60, 16)) * 2.0 ** -np.arange(16) * 4
+    ...     k = np.einsum("nw,whd->hnd", x, mix)
+    ...     q = np.repeat(np.roll(k, 1, axis=1), 2, axis=0)
+    ...     return hf.Attention(q, k, position="rope", mask="causal")
+    >>> passages = [passage() for _ in range(8)]
+    >>> small = hf.compress_keys({"a layer": passages}, bytes=4)["a layer"]
+    >>> small.bytes, small.whole_bytes, small.kl < 0.1
+    (4.0, 16, True)
+    >>> stored = small.store(passages[0].rotated().K)
+    >>> stored.shape, small.read(stored).shape
+    ((60, 8), (2, 60, 8))
+    """
+    begun = time.perf_counter()
+    if not isinstance(layers, Mapping) or not layers:
+        raise InputError(f"layers must be a mapping of passages, not empty; got {shown(layers)}")
+    held_out = check_between(held_out, "held_out", 0, 1)
+    validation = as_number(validation, "validation")
+    if not 0 <= validation < 1:
+        raise InputError(f"validation must lie in [0, 1); got {validation}")
+    steps, seed = effort_steps(effort, EFFORTS, least=0), seed_from(rng)
+    check_callable(callback, "callback")
+    threads = thread_count(num_threads)
+    found: list[_Layer] = []
+    options: list[Any] = []
+    for name, own in layers.items():
+        try:
+            layer = _Layer.of(own, rotated, held_out, validation, seed)
+            sizes = layer.sizes(bytes, rank, bits)
+        except InputError as error:
+            raise type(error)(f"layer {shown(name)}: {error}") from error
+        found.append(layer)
+        options.append(_core.LatentOptions(**sizes, steps=steps, rows=ROWS, seed=seed))
+    names = list(layers)
+    done = None if callback is None else lambda at, kl: callback(names[at], kl)
+    fits = _core.fit_layers([layer.core() for layer in found], options, done, threads)
+    results = [layer.result(fit, threads) for layer, fit in zip(found, fits, strict=True)]
+    return CompressedLayers(dict(zip(names, results, strict=True)), time.perf_counter() - begun)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer in some passages: float32, with positions applied."""
+
+    passages: list[Attention]
+    rotary: Rotary | None
+    parts: Parts
+
+    @classmethod
+    def of(
+        cls, passages: Any, rotated: Any, held_out: float, validation: float, seed: int
+    ) -> _Layer:
+        """Check passages."""
+        given = attentions_of(passages, None, LogitOptions())
+        if not given:
+            raise InputError("there must be a passage at least; got none")
+        check_same_head(given)
+        rotaries = [as_rotary(a.position, a.dim) for a in given]
+        own = {r.position if r else None for r in rotaries}
+        keys = {a.stored[1].shape[:-2] for a in given}
+        if len(own) > 1 or len(keys) > 1:
+            raise InputError(
+                "passages must be of one layer, with as many key heads and the same rotary "
+                f"positions; got key heads {sorted(keys)} and positions {shown(list(own))}"
+            )
+        for i, attention in enumerate(given):
+            for name, x in zip(("Q", "K"), attention.stored, strict=True):
+                if x.ndim > 3 or x.size == 0:
+                    raise InputError(
+                        f"{name} must have shape (heads, n, D), and not be empty; got {x.shape} in "
+                        f"passage {i}"
+                    )
+        (position,) = own
+        if rotated is not None and position is not None:
+            raise InputError("rotated must not be given beside passages with rotary positions")
+        rotary = as_rotary(position if rotated is None else rotated, given[0].dim)
+        if rotated is not None and rotary is None:
+            raise InputError(f"rotated must be a rotary position; got {shown(rotated)}")
+        none = np.array([], np.intp)
+        parts = Parts(np.array([0]), none, none)
+        if len(given) > 1:
+            parts = Parts.of(len(given), held_out, validation, as_generator(seed))
+        passages = [_in_float32(a.rotated()) for a in given]
+        for i, attention in enumerate(passages):
+            for name, x in zip(("Q", "K"), attention.stored, strict=True):
+                check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {i}, in float32,")
+        return cls(passages, rotary, parts)
+
+    @property
+    def key_heads(self) -> int:
+        k = self.passages[0].stored[1]
+        return len(k) if k.ndim == 3 else 1
+
+    def sizes(self, bytes: Any, rank: Any, bits: Any) -> dict[str, Any]:
+        """Return the sizes of the latents as the core takes them."""
+        heads, dim = self.key_heads, self.passages[0].dim
+        if rank is None and bits is None:
+            least = (STEP_BYTES + 1) / heads
+            size = max(least, SHARE * dim) if bytes is None else as_number(bytes, "bytes")
+            if not least <= size < np.inf:
+                raise InputError(
+                    f"bytes must be at least {least:.3g} for {heads} key heads: a step of 2 bytes "
+                    f"and 8 bits of latents for a token; got {size:g}"
+                )
+            of_latents = min(int(size * heads + 1e-6) - STEP_BYTES, dim * heads)
+            return {"bits": [], "rank": 0, "total_bits": 8 * of_latents}
+        if bytes is not None:
+            raise InputError("bytes must not be given beside rank or bits, which it decides")
+        width = dim * heads
+        rank = as_count(width if rank is None else rank, "rank", 1, width)
+        each = [] if bits is None else [as_count(bits, "bits", 1, 8)] * rank
+        return {"bits": each, "rank": rank, "total_bits": 0}
+
+    def core(self) -> Any:
+        """Return the passages that are fitted, and after them those that choose."""
+        table, halves = None, False
+        if self.rotary is not None:
+            shape = (0, max(a.m for a in self.passages))
+            dim = self.passages[0].dim
+            turned = as_positions(self.rotary.position, (), shape, dim, np.float32)
+            table, halves = turned.table, turned.halves
+        order = (*self.parts.calibration, *self.parts.validation)
+        cores = [self.passages[i].core for i in order]
+        return _core.LayerPassages(cores, table, halves, self.parts.validation.size)
+
+    def result(self, fit: Any, threads: int) -> CompressedKeys:
+        """Judge maps on the held-out passages, or on the only one."""
+        bits, (encode, decode, mean), start, loss, seconds = fit
+        found = CompressedKeys(
+            encode, decode, mean[0], tuple(bits) or None, self.key_heads,
+            None if self.rotary is None else self.rotary.position,
+            **vars(self.parts), start_kl=start, validation_kl=loss, seconds=seconds,
+        )  # fmt: skip
+        places = self.parts.held_out if self.parts.held_out.size else self.parts.calibration
+        originals = [self.passages[i] for i in places]
+        smaller = [found.apply(a).core for a in originals]
+        kl, tv, attends = _core.compare_heads([a.core for a in originals], smaller, threads)
+        longest, heads = max(a.n for a in originals), max(1, *originals[0].lead, 1)
+        rows = np.concatenate([np.tile(np.arange(a.n), heads) for a in originals])
+        attends |= not attends.any()  # nothing is lost where no row attends to anything
+        kl, tv, part = kl[attends], tv[attends], rows[attends] * PARTS // longest
+        with np.errstate(invalid="ignore"):
+            each = np.bincount(part, kl, PARTS) / np.bincount(part, minlength=PARTS)
+        return replace(
+            found, kl=float(kl.mean()), tv_mean=float(tv.mean()),
+            tv_95=float(np.quantile(tv, 0.95)), tv_worst=float(tv.max()),
+            kl_by_position=each,
+        )  # fmt: skip
+
+
+def _in_float32(attention: Attention) -> Attention:
+    """Return an attention whose queries and keys are stored in float32."""
+    with np.errstate(over="ignore"):
+        q, k = (x.astype(np.float32, copy=False) for x in (attention.Q, attention.K))
+    return Attention(q, k, **vars(attention.options))

@@ -1,0 +1,292 @@
+"""Keys of a layer in few bytes: what is stored, what is read, and how close attention stays."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._attention.attention import Attention
+from headfit._base.arguments import as_count, shown
+from headfit._base.arrays import as_float_array, check_finite
+from headfit._base.calls import standard_arithmetic
+from headfit._base.display import Shown, plain_dict
+from headfit._cache.packing import Packing
+from headfit._fit.file_formats import write_head
+from headfit._shrink.result import as_text
+from headfit.errors import InputError
+
+MAPS = ("encode", "decode", "mean")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class CompressedKeys(Shown):
+    """How the keys of a layer are stored in few bytes, and how close attention stays.
+
+    Attributes
+    ----------
+    encode : ndarray, shape (D times key heads, rank)
+    decode : ndarray, shape (rank, D times key heads)
+    mean : ndarray, shape (D times key heads,)
+        The latent of keys k before rotary positions, those of all heads side by side, is
+        ``(k - mean) @ encode``; what is read from a rounded one ``z @ decode + mean``.
+    bits : tuple of int, or None
+        Of each latent, not rising; None for latents in float16.
+    key_heads : int
+    position : tuple, or None
+        The rotary positions of the keys, with their frequencies, as an `Attention` takes them.
+    calibration, validation, held_out : ndarray of int
+        Which passages the maps were fitted to, chosen by, and judged on.
+    start_kl, validation_kl : float
+        The mean KL divergence of some rows of the passages that choose: of the principal
+        components, and of what is taken.
+    kl, tv_mean, tv_95, tv_worst : float
+        On the held-out passages, over the rows of all query heads: the mean KL divergence of
+        attention with stored keys from the original, in nats; total variation as mean, 95th
+        percentile and largest.
+    kl_by_position : ndarray, shape (8,)
+        The mean KL divergence of the rows in each eighth of the longest passage; NaN without rows.
+    seconds : float
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> Q, K = np.random.default_rng(0).normal(size=(2, 6, 2, 30, 8))  # 6 passages, 2 heads
+    >>> layer = [hf.Attention(q, k, mask="causal") for q, k in zip(Q, K)]
+    >>> small = hf.compress_keys({"a layer": layer}, rank=8, bits=4, effort=0)["a layer"]
+    >>> small.bits, small.bytes, small.store(K[0]).shape
+    ((4, 4, 4, 4, 4, 4, 4, 4), 3.0, (30, 6))
+    """
+
+    encode: NDArray[np.float32]
+    decode: NDArray[np.float32]
+    mean: NDArray[np.float32]
+    bits: tuple[int, ...] | None
+    key_heads: int
+    position: tuple[str, tuple[float, ...]] | None
+    calibration: NDArray[np.intp]
+    validation: NDArray[np.intp]
+    held_out: NDArray[np.intp]
+    start_kl: float
+    validation_kl: float
+    seconds: float
+    kl: float = math.nan
+    tv_mean: float = math.nan
+    tv_95: float = math.nan
+    tv_worst: float = math.nan
+    kl_by_position: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def packing(self) -> Packing:
+        """How keys become bytes."""
+        kind, frequencies = self.position or ("", None)
+        return Packing(
+            self.encode, self.decode, self.mean,
+            None if frequencies is None else np.array(frequencies), kind == "rope-half",
+            self.bits, self.key_heads,
+        )  # fmt: skip
+
+    @property
+    def bytes(self) -> float:
+        """What is stored of a token, in bytes for each key head."""
+        return self.packing.token_bytes / self.key_heads
+
+    @property
+    def whole_bytes(self) -> int:
+        """The same for keys in 16 bits."""
+        return 2 * len(self.mean) // self.key_heads
+
+    @standard_arithmetic()
+    def store(self, K: Any, first: int = 0) -> NDArray[np.uint8]:
+        """Return the bytes that a cache holds for the keys of some tokens.
+
+        Parameters
+        ----------
+        K : array_like, shape (key heads, n, D), or (n, D) of a single head
+            Keys with their positions applied.
+        first : int, default 0
+            The position of the first of them.
+
+        Returns
+        -------
+        ndarray, shape (n, bytes of a token)
+            The bits of the latents of each token: first the lowest bit of every latent, then the
+            next one of those that have more, and so on; and the step by which they are multiplied,
+            in float16. Latents in float16 where they have no bits.
+
+        Raises
+        ------
+        InputError, NonFiniteError
+            For keys of another shape, or such as float32 does not hold.
+        """
+        keys, first = as_float_array(K, "K").astype(np.float32), as_count(first, "first", 0)
+        n, size = keys.shape[-2], len(self.mean) // self.key_heads
+        if keys.ndim == 2:
+            keys = keys[np.newaxis]
+        if keys.shape != (self.key_heads, n, size):
+            raise InputError(f"K must have shape ({self.key_heads}, n, {size}); got {np.shape(K)}")
+        check_finite(keys.reshape(-1, size), "K in float32")
+        return np.asarray(self.packing.pack(keys, np.arange(first, first + n)))
+
+    @standard_arithmetic()
+    def read(self, stored: NDArray[np.uint8], first: int = 0) -> NDArray[np.float32]:
+        """Return the keys that stored bytes stand for, shape (key heads, n, D).
+
+        `first` is the position of the first of them.
+
+        Raises
+        ------
+        InputError
+            For what `store` does not return.
+        """
+        first, width = as_count(first, "first", 0), self.packing.token_bytes
+        is_bytes = isinstance(stored, np.ndarray) and stored.dtype == np.uint8
+        if not is_bytes or stored.ndim != 2 or stored.shape[1] != width:
+            raise InputError(f"stored must be uint8 of shape (n, {width}); got {shown(stored)}")
+        places = np.arange(first, first + len(stored))
+        return np.asarray(self.packing.unpack(np.ascontiguousarray(stored), places))
+
+    @standard_arithmetic()
+    def apply(self, Q: Any, K: Any = None, **options: Any) -> Attention:
+        """Return the attention of queries with stored keys.
+
+        Parameters
+        ----------
+        Q, K : array_like, shape (heads, n, D) and (key heads, m, D)
+            Of the original; or Q an `Attention`. The first key has position 0.
+        **options
+            Those of `Attention`.
+
+        Returns
+        -------
+        Attention
+            With rotary positions applied.
+
+        Raises
+        ------
+        InputError
+            For arguments that do not fit.
+        """
+        attention = Attention.of(Q, K, **options).rotated()
+        keys = self.read(self.store(attention.K))
+        keys = keys if attention.K.ndim == 3 else keys[0]
+        return Attention(attention.Q, keys, **vars(attention.options))
+
+    def tensors(self, W_K: Any = None) -> dict[str, NDArray[Any]]:
+        """Return the maps by name, and folded into the weights of the layer if these come.
+
+        Parameters
+        ----------
+        W_K : array_like, shape (width, D times key heads), optional
+            The weights of the layer's keys: those before positions are ``x @ W_K``.
+
+        Returns
+        -------
+        dict
+            "encode", "decode", "mean", and "bits" if latents have them; with weights "W_latent"
+            and "b_latent": the latents are ``x @ W_latent + b_latent``.
+
+        Raises
+        ------
+        InputError
+            For weights of another shape.
+        """
+        tensors: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in MAPS}
+        if self.bits is not None:
+            tensors["bits"] = np.array(self.bits, np.int8)
+        if W_K is not None:
+            weights = as_float_array(W_K, "W_K")
+            if weights.ndim != 2 or weights.shape[1] != len(self.mean):
+                raise InputError(
+                    f"W_K must have shape (width, {len(self.mean)}); got {weights.shape}"
+                )
+            tensors["W_latent"] = (weights.astype(np.float64) @ self.encode).astype(np.float32)
+            tensors["b_latent"] = -self.mean @ self.encode
+        return tensors
+
+    def save(self, path: Any, W_K: Any = None) -> None:
+        """Write the tensors to a ``.safetensors`` or ``.npz`` file, for other tools.
+
+        `W_K` is as in `tensors`. `pickle` keeps the result itself.
+
+        Raises
+        ------
+        InputError
+            For another suffix, or weights that `tensors` refuses.
+        ImportError
+            Without the package safetensors, where the suffix asks for it.
+        """
+        about = {"compressed_keys": 1, "key_heads": self.key_heads, "kl": self.kl,
+                 "position": self.position}  # fmt: skip
+        write_head(path, self.tensors(W_K), json.dumps(about), "float32")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the maps as plain Python values, for JSON."""
+        named = {n: x for n, x in vars(self).items() if n not in MAPS}
+        return plain_dict({"bytes": self.bytes, "rank": len(self.decode), **named})
+
+    def _facts(self) -> dict[str, str]:
+        bits = "float16" if self.bits is None else f"{sum(self.bits)} bits"
+        count = self.held_out.size
+        return {
+            "keys": f"{self.whole_bytes} -> {self.bytes:.3g} bytes per key and head: "
+            f"{len(self.decode)} latents, {bits}",
+            f"on {count} held-out passages" if count else "on the passage itself": f"KL mean "
+            f"{self.kl:.3g}; total variation mean {self.tv_mean:.3g}, 95% {self.tv_95:.3g}, worst "
+            f"{self.tv_worst:.3g}",
+            "time": f"{self.seconds:.3g} s",
+        }
+
+    def __repr__(self) -> str:
+        return as_text(self, "keys", "time")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class CompressedLayers(Shown):
+    """How the keys of the layers of a model are stored.
+
+    Attributes
+    ----------
+    layers : dict
+        A `CompressedKeys` for each layer, by the names of the call.
+    seconds : float
+        Of the whole call.
+    """
+
+    layers: dict[Any, CompressedKeys]
+    seconds: float
+
+    def __getitem__(self, name: Hashable) -> CompressedKeys:
+        return self.layers[name]
+
+    @property
+    def bytes(self) -> float:
+        """The mean over layers of the bytes that are stored of a token for each key head."""
+        return float(np.mean([layer.bytes for layer in self.layers.values()]))
+
+    @property
+    def kl(self) -> float:
+        """The mean over layers of their KL divergence on held-out passages."""
+        return float(np.mean([layer.kl for layer in self.layers.values()]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of all layers as plain Python values, for JSON; without their maps."""
+        layers = {name: layer.to_dict() for name, layer in self.layers.items()}
+        return plain_dict({"layers": layers, "bytes": self.bytes, "seconds": self.seconds})
+
+    def _facts(self) -> dict[str, str]:
+        layers = self.layers.values()
+        whole, worst = max(x.whole_bytes for x in layers), max(x.kl for x in layers)
+        return {
+            "keys": f"{len(layers)} layers: {whole} -> {self.bytes:.3g} bytes per key and head",
+            "on held-out passages": f"KL mean {self.kl:.3g}, of the worst layer {worst:.3g}",
+            "time": f"{self.seconds:.3g} s",
+        }
+
+    def __repr__(self) -> str:
+        return as_text(self, "keys", "time")

@@ -1,0 +1,244 @@
+"""`SmallCache`: a cache of transformers that stores keys as latents of a few bits."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from headfit._cache.result import CompressedKeys, CompressedLayers
+from headfit.errors import CaptureError, InputError
+from headfit.torch.rotary import rotary_module, rotary_position
+
+BLOCK = 1024
+"""Tokens whose keys are read at a time, so that what is between bits and keys stays small."""
+
+
+class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
+    """A cache of transformers that stores the keys of some layers as `compress_keys` found.
+
+    It is a `DynamicCache` in all else, and goes where one goes: to ``model(..., cache=...)`` or
+    ``model.generate(..., cache=...)`` (``past_key_values=`` in versions before 5.24). Values, and
+    keys of other layers, are stored as they are. What a layer attends to are always the keys
+    that were read from what is stored, those of the tokens of this call too.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A model with one rotary embedding for all layers, as the Llama type has.
+    found : CompressedLayers or mapping of str to CompressedKeys
+        By the names of layers that `headfit.torch.capture` gives, with ``rotated=`` the rotary
+        position of the model (`rotary_position`).
+
+    Raises
+    ------
+    CaptureError
+        For a model without a rotary embedding, or with several.
+    InputError
+        For names that are no layers of the model, other positions than the model's, and layers that
+        attend within a sliding window, whose caches drop keys: leave them out of `found`.
+
+    Notes
+    -----
+    Keys come to a cache turned to their positions, and are turned back with those that the model's
+    rotary embedding was last called with. Within an entry of a batch positions must rise
+    by one from token to token, but for padding on the left. Cropping, reordering, repeating and
+    selecting entries of the batch work as in a `DynamicCache`; it cannot be offloaded.
+
+    A step of decoding reads all stored keys again, O(tokens rank D) for each layer.
+
+    Examples
+    --------
+    >>> import torch, transformers, headfit as hf, headfit.torch
+    >>> config = transformers.LlamaConfig(
+    ...     vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+    ...     num_attention_heads=4, num_key_value_heads=2)
+    >>> model = transformers.LlamaForCausalLM(config).eval()
+    >>> tokens = torch.arange(40).reshape(2, 20)
+    >>> with hf.torch.capture(model, statistics=False) as heads:
+    ...     heads.run([tokens])
+    >>> found = hf.compress_keys(
+    ...     heads.layer_passages(), rank=8, bits=4, effort=0,
+    ...     rotated=hf.torch.rotary_position(model))
+    >>> cache = hf.torch.SmallCache(model, found)
+    >>> with torch.no_grad():
+    ...     _ = model(tokens, cache=cache)
+    >>> cache.layers[0].keys.shape, cache.layers[0].read().shape
+    (torch.Size([2, 1, 20, 6]), torch.Size([2, 2, 20, 8]))
+    """
+
+    def __init__(self, model: Any, found: Any) -> None:
+        layers = found.layers if isinstance(found, CompressedLayers) else found
+        if not isinstance(layers, Mapping):
+            raise InputError(f"found must be a mapping of layers; got {type(found).__name__}")
+        rotary, position = rotary_module(model), rotary_position(model)
+        if getattr(model, "config", None) is None:
+            raise InputError("model must be a model of transformers, with a config")
+        super().__init__(config=model.config)
+        config, noted = model.config.get_text_config(decoder=True), Positions()
+        names = {name: module for name, module in model.named_modules()}
+        for name, keys in layers.items():
+            number = getattr(names.get(name), "layer_idx", None)
+            if not isinstance(keys, CompressedKeys) or number is None:
+                raise InputError(
+                    f"found must have a CompressedKeys for names of layers of the model; got "
+                    f"{type(keys).__name__} for {name!r}"
+                )
+            if type(self.layers[number]) is not DynamicLayer:
+                raise InputError(
+                    f"found must not have {name!r}: its cache is a "
+                    f"{type(self.layers[number]).__name__}, which drops keys or stores more"
+                )
+            heads = getattr(config, "num_key_value_heads", keys.key_heads)
+            if keys.position is None or not _same(keys.position, position):
+                raise InputError(
+                    f"found must have been fitted with rotated=hf.torch.rotary_position(model); "
+                    f"{name!r} was not, or the model has other frequencies now"
+                )
+            if heads != keys.key_heads:
+                raise InputError(
+                    f"found must be of {heads} key heads, as {name!r} has; got {keys.key_heads}"
+                )
+            self.layers[number] = LatentLayer(keys, noted)
+        hook = rotary.register_forward_pre_hook(_Note(noted), with_kwargs=True)
+        weakref.finalize(noted, hook.remove)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of everything that is stored, keys and values."""
+        stored = [getattr(x, part, None) for x in self.layers for part in ("keys", "values")]
+        return sum(x.nbytes for x in stored if x is not None)
+
+
+class Positions:
+    """The positions that a model's rotary embedding was last called with; copies share them."""
+
+    ids: Any = None
+
+    def __deepcopy__(self, _memo: Any) -> Positions:
+        return self
+
+
+class _Note:
+    """The hook of a rotary embedding that notes its positions, as long as a cache wants them."""
+
+    def __init__(self, positions: Positions | None) -> None:
+        self.positions: Any = (lambda: None) if positions is None else weakref.ref(positions)
+
+    def __reduce__(self) -> Any:
+        return _Note, (None,)  # a model that is copied has no cache
+
+    def __call__(self, _module: Any, args: Any, kwargs: Any) -> None:
+        noted = self.positions()
+        if noted is not None:
+            noted.ids = kwargs.get("position_ids", args[1] if len(args) > 1 else None)
+
+
+class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
+    """The cache of a layer: `keys` holds bytes, shape (batch, 1, tokens, bytes of a token)."""
+
+    def __init__(self, found: CompressedKeys, positions: Positions) -> None:
+        super().__init__()
+        self.found, self._noted = found, positions
+        self.values: Any
+        self.starts: Any = None  # of each entry of the batch: the place of the token of position 0
+
+    def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
+        """Make empty stores, and the maps on the device of the keys."""
+        super().lazy_initialization(key_states, value_states)
+        batch, *shape = key_states[..., 0, :].shape
+        if shape != [self.found.key_heads, len(self.found.mean) // self.found.key_heads]:
+            raise InputError(f"keys must have the heads and size of those fitted; got {shape}")
+        device, self.dtype = key_states.device, key_states.dtype
+        self.packing = self.found.packing.on(
+            lambda x: torch.as_tensor(x, dtype=torch.float32, device=device)
+        )
+        shape = [batch, 1, 0, self.packing.token_bytes]
+        self.keys = torch.empty(shape, dtype=torch.uint8, device=device)
+
+    def update(
+        self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any
+    ) -> tuple[Any, Any]:
+        """Store keys and values, and return all keys, read from what is stored, and all values.
+
+        No gradient goes through keys.
+        """
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        before, count = self.keys.shape[-2], key_states.shape[-2]
+        self._note_starts(before, count, key_states.shape[0])
+        with torch.no_grad():
+            new = [
+                self.packing.pack(part.float(), self._positions(before + i * BLOCK, part.shape[-2]))
+                for i, part in enumerate(key_states.split(BLOCK, dim=-2))
+            ]
+        self.keys = torch.cat([self.keys, torch.cat(new, dim=-2)[:, None]], dim=-2)
+        self.values = torch.cat([self.values, value_states], dim=-2)
+        return self.read(), self.values
+
+    def _note_starts(self, before: int, count: int, batch: int) -> None:
+        """Find where positions start, by the positions of the last tokens of this call."""
+        positions = self._noted.ids
+        if positions is None or positions.shape[-1] != count or positions.ndim != 2:
+            raise CaptureError(
+                "the positions of the keys are not known: SmallCache must be used with the model "
+                "that it was made for"
+            )
+        positions = positions.to(self.keys.device).expand(batch, count)
+        starts = before + count - 1 - positions[:, -1]
+        rising = torch.arange(before, before + count, device=starts.device) - starts[:, None]
+        if not ((rising < 0) | (positions == rising)).all() or (
+            before and not torch.equal(starts, self.starts)
+        ):
+            raise InputError("positions must rise by one from token to token within the cache")
+        self.starts = starts
+
+    def _positions(self, first: int, count: int) -> torch.Tensor:
+        places = torch.arange(first, first + count, device=self.keys.device)
+        return places - self.starts[:, None]
+
+    def read(self) -> torch.Tensor:
+        """Return all keys, shape (batch, heads, tokens, D), turned to their positions."""
+        parts = [
+            self.packing.unpack(part, self._positions(i * BLOCK, part.shape[-2])).to(self.dtype)
+            for i, part in enumerate(self.keys[:, 0].split(BLOCK, dim=-2))
+        ]
+        return torch.cat(parts, dim=-2)
+
+    def offload(self) -> None:
+        """Refuse: maps and positions would stay where they are."""
+        raise InputError("SmallCache cannot be offloaded")
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        super().reset()
+        self.starts = None
+
+    def reorder_cache(self, beam_idx: Any) -> None:
+        """Give entries of the batch the order of `beam_idx`."""
+        super().reorder_cache(beam_idx)
+        self._of_entries(lambda starts: starts.index_select(0, beam_idx.to(starts.device)))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each entry of the batch."""
+        super().batch_repeat_interleave(repeats)
+        self._of_entries(lambda starts: starts.repeat_interleave(repeats, dim=0))
+
+    def batch_select_indices(self, indices: Any) -> None:
+        """Keep some entries of the batch."""
+        super().batch_select_indices(indices)
+        self._of_entries(lambda starts: starts[indices])
+
+    def _of_entries(self, change: Any) -> None:
+        if self.starts is not None:
+            self.starts = change(self.starts)
+
+
+def _same(a: tuple[str, tuple[float, ...]], b: tuple[str, tuple[float, ...]]) -> bool:
+    same = (a[0], len(a[1])) == (b[0], len(b[1]))
+    return same and np.allclose(a[1], b[1], rtol=1e-6, atol=0)

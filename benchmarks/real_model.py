@@ -391,7 +391,7 @@ def main():
         help="texts: prose, code",
         default=["prose:1024:32", "prose:4096:8", "code:1024:32", "code:4096:8"],
     )
-    parser.add_argument("--effort", default="medium")
+    parser.add_argument("--effort", default="medium", type=lambda x: int(x) if x.isdigit() else x)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--memory", action="store_true")

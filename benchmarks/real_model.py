@@ -48,7 +48,13 @@ import measure
 
 GROUP, KEY_HEADS, SIZE = 3, 3, 64
 PASSAGES, TOKENS = 10, 1024  # what is fitted to
-SIZES = (68 / 3, 52 / 3, 40 / 3, 36 / 3)  # bytes for each key and head
+# Ranks and bits of joint principal components with a step and an offset for each token, by the
+# bytes for each key and head, at which `compress_keys` stands beside them.
+JOINT = {
+    (rank * bits / 8 + 4) / KEY_HEADS: (rank, bits)
+    for rank, bits in ((128, 4), (96, 4), (96, 3), (64, 4))
+}
+SIZES = tuple(JOINT)
 CODE = ("argparse", "ast", "inspect", "pathlib", "subprocess", "tarfile", "typing", "zipfile")
 
 
@@ -251,9 +257,9 @@ def table(options):
         ("4 bits, Hadamard (QuaRot)", 36): Changed(model, per_token(4)),
         ("2 bits per channel (KIVI)", 24): Changed(model, per_channel(2, frequencies)),
     }
-    for rank, bits in ((128, 4), (96, 4), (96, 3), (64, 4)):
-        name = f"joint PCA, rank {rank}, {bits} bits", (rank * bits / 8 + 4) / KEY_HEADS
-        methods[name] = Changed(model, joint_pca(components, rank, bits, frequencies))
+    for size, (rank, bits) in JOINT.items():
+        name = f"joint PCA, rank {rank}, {bits} bits"
+        methods[name, size] = Changed(model, joint_pca(components, rank, bits, frequencies))
     for size in SIZES:
         begun = time.perf_counter()
         found = fitted_keys(model, passages, size, options)
@@ -272,8 +278,7 @@ def table(options):
         count = len(x)
         measure.table(f"{text}: {count} windows of {length} tokens; {measure.machine()}", rows)
         kl = {name: x[:, 1].mean() for name, x in results.items()}
-        for rank, bits in ((128, 4), (96, 4), (96, 3), (64, 4)):
-            size = (rank * bits / 8 + 4) / KEY_HEADS
+        for size, (rank, bits) in JOINT.items():
             ours = min(v for (n, s), v in kl.items() if n == "compress_keys" and s <= size + 0.01)
             assert ours < 0.7 * kl[f"joint PCA, rank {rank}, {bits} bits", size]
     if options.json:

@@ -9,10 +9,10 @@ namespace headfit::compress {
 
 using Factor = Eigen::LLT<Eigen::MatrixXd>;
 
-// Kronecker products: the block of P_q is the second moment of the
-// queries times P_k^T C P_k, with C the covariance of the keys that rows attend to, and the block of
-// P_k is C times the second moment of the mapped queries. With it a step depends neither on the
-// basis of the original head nor on that of the smaller one.
+// Kronecker products: the block of P_q is the second moment of the queries times P_k^T C P_k, with C
+// the covariance of the keys that rows attend to, and the block of P_k is C times the second moment of
+// the mapped queries. With it a step depends neither on the basis of the original head nor on that of
+// the smaller one.
 class KroneckerMetric {
  public:
   explicit KroneckerMetric(const CompressMoments& moments);

@@ -64,7 +64,8 @@ class TargetRows {
   // those of single entries in rows.
   void pack(const KeyLayouts& layouts, const Run& run);
 
-  // Reads blocks of rows, or single entries. Each thread has a reader of its own, made after the keys are packed.
+  // Reads blocks of rows, or single entries. Each thread has a reader of its own, made after the keys
+  // are packed.
   class Reader {
    public:
     explicit Reader(const TargetRows& target);

@@ -117,13 +117,18 @@ def rotate(x: NDArray[Any], positions: Positions) -> NDArray[Any]:
     The last row of x and the last row of the table belong to the same position.
     """
     assert positions.table is not None
-    n, d = x.shape[-2:]
-    cosines, sines = np.hsplit(positions.table[len(positions.table) - n :], 2)
-    if positions.halves:
+    cosines, sines = np.hsplit(positions.table[len(positions.table) - x.shape[-2] :], 2)
+    turned: NDArray[Any] = turn(x, cosines, sines, positions.halves, np.empty_like(x))
+    return turned
+
+
+def turn(x: Any, cosines: Any, sines: Any, halves: bool, out: Any) -> Any:
+    """Turn pairs of entries of x into `out`, and return it: arrays of NumPy or of PyTorch."""
+    d = x.shape[-1]
+    if halves:
         first, second = slice(0, d // 2), slice(d // 2, d)
     else:
         first, second = slice(0, d, 2), slice(1, d, 2)
-    out = np.empty_like(x)
     out[..., first] = x[..., first] * cosines - x[..., second] * sines
     out[..., second] = x[..., second] * cosines + x[..., first] * sines
     return out

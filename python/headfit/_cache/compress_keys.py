@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,6 @@ from headfit._base.arguments import (
     as_count,
     as_generator,
     as_number,
-    check_between,
     check_callable,
     seed_from,
     shown,
@@ -28,7 +28,14 @@ from headfit._base.positions import Rotary, as_positions, as_rotary
 from headfit._base.types import ArrayLike, PositionLike, Seed
 from headfit._cache.packing import STEP_BYTES
 from headfit._cache.result import CompressedKeys, CompressedLayers
-from headfit._compress.passages import Parts, attentions_of, check_same_head
+from headfit._compress.maps import Closeness
+from headfit._compress.passages import (
+    Parts,
+    as_dtype,
+    attentions_of,
+    check_same_head,
+    checked_shares,
+)
 from headfit._fit.learned import effort_steps
 from headfit.errors import InputError
 
@@ -142,10 +149,7 @@ def compress_keys(
     begun = time.perf_counter()
     if not isinstance(layers, Mapping) or not layers:
         raise InputError(f"layers must be a mapping of passages, not empty; got {shown(layers)}")
-    held_out = check_between(held_out, "held_out", 0, 1)
-    validation = as_number(validation, "validation")
-    if not 0 <= validation < 1:
-        raise InputError(f"validation must lie in [0, 1); got {validation}")
+    held_out, validation = checked_shares(held_out, validation)
     steps, seed = effort_steps(effort, EFFORTS, least=0), seed_from(rng)
     check_callable(callback, "callback")
     threads = thread_count(num_threads)
@@ -204,11 +208,9 @@ class _Layer:
         rotary = as_rotary(position if rotated is None else rotated, given[0].dim)
         if rotated is not None and rotary is None:
             raise InputError(f"rotated must be a rotary position; got {shown(rotated)}")
-        none = np.array([], np.intp)
-        parts = Parts(np.array([0]), none, none)
-        if len(given) > 1:
-            parts = Parts.of(len(given), held_out, validation, as_generator(seed))
-        passages = [_in_float32(a.rotated()) for a in given]
+        parts = Parts.of(len(given), held_out, validation, as_generator(seed))
+        with np.errstate(over="ignore"):
+            passages = [as_dtype(a.rotated(), np.float32) for a in given]
         for i, attention in enumerate(passages):
             for name, x in zip(("Q", "K"), attention.stored, strict=True):
                 check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {i}, in float32,")
@@ -263,21 +265,12 @@ class _Layer:
         originals = [self.passages[i] for i in places]
         smaller = [found.apply(a).core for a in originals]
         kl, tv, attends = _core.compare_heads([a.core for a in originals], smaller, threads)
-        longest, heads = max(a.n for a in originals), max(1, *originals[0].lead, 1)
+        longest, heads = max(a.n for a in originals), math.prod(originals[0].lead)
         rows = np.concatenate([np.tile(np.arange(a.n), heads) for a in originals])
-        attends |= not attends.any()  # nothing is lost where no row attends to anything
         kl, tv, part = kl[attends], tv[attends], rows[attends] * PARTS // longest
+        tv_mean, tv_95, tv_worst, mean_kl = Closeness.of(kl, tv)
         with np.errstate(invalid="ignore"):
             each = np.bincount(part, kl, PARTS) / np.bincount(part, minlength=PARTS)
         return replace(
-            found, kl=float(kl.mean()), tv_mean=float(tv.mean()),
-            tv_95=float(np.quantile(tv, 0.95)), tv_worst=float(tv.max()),
-            kl_by_position=each,
-        )  # fmt: skip
-
-
-def _in_float32(attention: Attention) -> Attention:
-    """Return an attention whose queries and keys are stored in float32."""
-    with np.errstate(over="ignore"):
-        q, k = (x.astype(np.float32, copy=False) for x in (attention.Q, attention.K))
-    return Attention(q, k, **vars(attention.options))
+            found, kl=mean_kl, tv_mean=tv_mean, tv_95=tv_95, tv_worst=tv_worst, kl_by_position=each
+        )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headfit import _core
+from headfit._base.positions import turn
 
 STEP_BYTES = 2
 
@@ -123,12 +124,4 @@ class Packing:
         angles = xp.asarray(positions[..., None, :, None] * self.frequencies)
         cosines = xp.asarray(xp.cos(angles), dtype=xp.float32)
         sines = xp.asarray(sign * xp.sin(angles), dtype=xp.float32)
-        size = keys.shape[-1]
-        first, second = (slice(0, size, 2), slice(1, size, 2))
-        if self.halves:
-            first, second = (slice(0, size // 2), slice(size // 2, size))
-        a, b = keys[..., first], keys[..., second]
-        out = xp.empty_like(keys)
-        out[..., first] = a * cosines - b * sines
-        out[..., second] = b * cosines + a * sines
-        return out
+        return turn(keys, cosines, sines, self.halves, xp.empty_like(keys))

@@ -10,11 +10,11 @@ import numpy as np
 
 from headfit._attention.attention import HeadLike
 from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
-from headfit._base.arguments import as_count, as_number, check_between
+from headfit._base.arguments import as_count, check_between
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, Seed
 from headfit._compress.maps import Closeness
-from headfit._compress.passages import Passages
+from headfit._compress.passages import Passages, checked_shares
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._compress.sizes import Sizes
 from headfit._shrink.descent import TV, Callback, Running, SizeKeywords, powers_of_two
@@ -185,10 +185,7 @@ def compress(
     if several and not passages:
         raise InputError("passages must not be an empty mapping")
     bound = check_between(TV if tv is None else tv, "tv", 0, 1) if first == "tv" else None
-    validation = as_number(validation, "validation")
-    if not 0 <= validation < 1:
-        raise InputError(f"validation must lie in [0, 1); got {validation}")
-    held_out = check_between(held_out, "held_out", 0, 1)
+    held_out, validation = checked_shares(held_out, validation)
     running = Running.of(dtype, effort, time_limit, callback, rng, num_threads)
     of_heads = LogitOptions(**options)
     heads: dict[Any, Sizes] = {}

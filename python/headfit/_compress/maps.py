@@ -65,16 +65,20 @@ class Closeness(NamedTuple):
     tv_worst: float
     kl_mean: float
 
+    @classmethod
+    def of(cls, kl: FloatArray, tv: FloatArray) -> Closeness:
+        """Return that of rows with these distances; nothing is lost where there are none."""
+        if not tv.size:
+            return cls(0.0, 0.0, 0.0, 0.0)
+        percentile = float(np.quantile(tv, 0.95))
+        return cls(float(tv.mean()), percentile, float(tv.max()), float(kl.mean()))
+
 
 def judged(passages: Sequence[Attention], maps: StoredMaps, threads: int) -> Closeness:
     """Return how close the smaller head of stored maps is, computed in float64."""
     smaller = [maps.smaller(attention).core for attention in passages]
     kl, tv, attends = _core.compare_heads([a.core for a in passages], smaller, threads)
-    if not attends.any():
-        return Closeness(0.0, 0.0, 0.0, 0.0)
-    kl, tv = kl[attends], tv[attends]
-    percentile = float(np.quantile(tv, 0.95))
-    return Closeness(float(tv.mean()), percentile, float(tv.max()), float(kl.mean()))
+    return Closeness.of(kl[attends], tv[attends])
 
 
 @dataclass(frozen=True)

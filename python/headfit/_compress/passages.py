@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.logits import LogitOptions
-from headfit._base.arguments import shown
+from headfit._base.arguments import as_number, check_between, shown
 from headfit._base.arrays import as_array, as_stored_array, check_finite, is_sparse
 from headfit._base.positions import as_rotary
 from headfit.errors import InputError
@@ -42,7 +42,7 @@ class Passages:
         check_same_head(heads)
         dtype = np.result_type(*(a.dtype for a in heads))
         return cls(
-            tuple(_as_dtype(a.rotated(), dtype) for a in heads),
+            tuple(as_dtype(a.rotated(), dtype) for a in heads),
             any(as_rotary(a.position, a.dim) for a in heads),
         )
 
@@ -151,12 +151,20 @@ def _what_a_head_has(attention: Attention) -> dict[str, Any]:
     }
 
 
-def _as_dtype(attention: Attention, dtype: np.dtype[Any]) -> Attention:
+def as_dtype(attention: Attention, dtype: Any) -> Attention:
     """Return an attention whose queries and keys are stored in the dtype to compute in."""
     if all(x.dtype == dtype for x in attention.stored):
         return attention
     q, k = (x.astype(dtype, copy=False) for x in (attention.Q, attention.K))
     return Attention(q, k, **vars(attention.options))
+
+
+def checked_shares(held_out: Any, validation: Any) -> tuple[float, float]:
+    """Return the shares of passages that judge, and of the others that choose."""
+    validation = as_number(validation, "validation")
+    if not 0 <= validation < 1:
+        raise InputError(f"validation must lie in [0, 1); got {validation}")
+    return check_between(held_out, "held_out", 0, 1), validation
 
 
 @dataclass(frozen=True)
@@ -172,8 +180,13 @@ class Parts:
 
     @classmethod
     def of(cls, count: int, held_out: float, validation: float, rng: np.random.Generator) -> Parts:
-        """Divide passages at random. Every part that is asked for has at least one."""
+        """Divide passages at random. Every part that is asked for has at least one.
+
+        A single passage is fitted.
+        """
         order = rng.permutation(count)
+        if count == 1:
+            return cls(order, order[1:], order[1:])
         last = int(np.clip(round(held_out * count), 1, count - 1))
         rest = count - last
         middle = 0

@@ -257,10 +257,8 @@ class Recorder(Running):
         for attention, at, part, _ in call.parts() if self.measures is not None else ():
             of_part = ids[at][..., part] if ids is not None and own and m == n else None
             layer._statistics.add(attention, tokens=of_part, num_threads=self.threads)
-        names = {layer.name, list(layers).index(layer.name)}
         tokens = sum(len(kept.k) * kept.k.shape[2] for kept in (call, *layer._kept.values()))
-        wanted = self.heads._keep_layers is None or names & self.heads._keep_layers
-        if tokens <= self.heads._keep and wanted:
+        if tokens <= self.heads._keep and layer in self.heads._wanted():
             # A cache may be overwritten later, and a view may keep a larger array alive: copy.
             q, k = (np.array(x, order="C") for x in (call.q, call.k))
             layer._kept[layer.calls] = replace(call, q=q, k=k)

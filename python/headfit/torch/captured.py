@@ -115,6 +115,11 @@ class CapturedHeads:
         """The layers, in the order of their first calls."""
         return tuple(self._layers.values())
 
+    def _wanted(self) -> list[CapturedLayer]:
+        """Return the layers whose calls are to be kept."""
+        names = self._keep_layers
+        return [x for at, x in enumerate(self.layers) if names is None or {at, x.name} & names]
+
     def __getitem__(self, key: Any) -> Attention:
         parts = key if isinstance(key, tuple) else (key,)
         if not 1 <= len(parts) <= 3:
@@ -212,11 +217,10 @@ class CapturedHeads:
         >>> {name: [x.Q.shape for x in of] for name, of in heads.layer_passages().items()}
         {'self_attn': [(2, 10, 8), (2, 10, 8), (2, 10, 8)]}
         """
-        wanted = self._keep_layers
-        kept = [x for at, x in enumerate(self.layers) if not wanted or {at, x.name} & wanted]
-        if not any(layer.kept for layer in kept):
+        wanted = self._wanted()
+        if not any(layer.kept for layer in wanted):
             raise CaptureError(_NOTHING_KEPT)
-        calls, of = (sum(getattr(layer, x) for layer in kept) for x in ("kept", "calls"))
+        calls, of = (sum(getattr(layer, x) for layer in wanted) for x in ("kept", "calls"))
         if calls < of:
             message = (
                 f"{of - calls} of {of} calls of the layers were not kept: they are not within "
@@ -225,7 +229,7 @@ class CapturedHeads:
             warnings.warn(message, stacklevel=3)
         return {
             layer.name: whole
-            for layer in kept
+            for layer in wanted
             if (whole := [one for call in layer._kept.values() for one in call.passages()])
         }
 

@@ -76,7 +76,8 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
         layers = found.layers if isinstance(found, CompressedLayers) else found
         if not isinstance(layers, Mapping):
             raise InputError(f"found must be a mapping of layers; got {type(found).__name__}")
-        rotary, position = rotary_module(model), rotary_position(model)
+        rotary = rotary_module(model)
+        position = rotary_position(rotary)
         if getattr(model, "config", None) is None:
             raise InputError("model must be a model of transformers, with a config")
         super().__init__(config=model.config)

@@ -95,6 +95,10 @@ Heads<T> one_head(const py::array& a, const char* name) {
   return {static_cast<const T*>(a.data()), 1, a.shape(0), a.shape(1), a.size(), a.shape(1)};
 }
 
+inline Matrix<double> matrix_of(const py::array& a, const char* name) {
+  return one_head<double>(a, name)[0];
+}
+
 // Results of the core as new arrays.
 template <class T>
 Array<T> array_of(const Matrix<T>& x) {

@@ -10,6 +10,7 @@ struct LayerArrays {
   std::vector<LogitArrays> passages;
   std::optional<py::array> table;
   bool halves;
+  KeySpectrum spectrum;
   Index choosing;
 
   LayerPassages view() const {
@@ -19,6 +20,7 @@ struct LayerArrays {
       layer.passages.push_back(passage.view<float>());
       longest = std::max(longest, passage.cols());
     }
+    layer.spectrum = spectrum;
     layer.choosing = choosing;
     if (!table) return layer;
     const Heads<float> angles = one_head<float>(*table, "the table of positions");
@@ -63,10 +65,22 @@ py::list fit_layers_of(const std::vector<LayerArrays>& given,
 
 void bind_cache(py::module_& m) {
   // `table`: for each position the cosines and then the sines of its angles, in float32; or None.
+  // `spectrum`: the mean of the keys that are fitted and their variances, as matrices of one row, and
+  // their components, in columns.
   py::class_<LayerArrays>(m, "LayerPassages")
-      .def(py::init<std::vector<LogitArrays>, std::optional<py::array>, bool, Index>(), Standard(),
-           py::arg("passages"), py::arg("table").none(true), py::arg("halves"),
-           py::arg("choosing"));
+      .def(py::init([](std::vector<LogitArrays> passages, std::optional<py::array> table,
+                       bool halves, const std::array<py::array, 3>& spectrum, Index choosing) {
+    const auto& [mean, variances, components] = spectrum;
+    return LayerArrays{std::move(passages),
+                       std::move(table),
+                       halves,
+                       {matrix_of(mean, "mean").reshaped(),
+                        matrix_of(variances, "variances").reshaped(),
+                        matrix_of(components, "components")},
+                       choosing};
+  }),
+           Standard(), py::arg("passages"), py::arg("table").none(true), py::arg("halves"),
+           py::arg("spectrum"), py::arg("choosing"));
   py::class_<LatentOptions>(m, "LatentOptions")
       .def(py::init([](std::vector<int> bits, Index rank, Index total_bits, Index steps, Index rows,
                        std::uint64_t seed) {

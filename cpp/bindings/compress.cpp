@@ -14,10 +14,6 @@ std::vector<LogitSource<T>> views(const std::vector<LogitArrays>& heads) {
   return sources;
 }
 
-Matrix<double> matrix_of(const py::array& a, const char* name) {
-  return one_head<double>(a, name)[0];
-}
-
 // The loss of maps over some passages, which are all computed with in one type. It keeps the arrays
 // that its views point into.
 struct CompressLossArrays {

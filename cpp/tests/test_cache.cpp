@@ -1,5 +1,6 @@
 // Keys as latents: rounding, the loss and its gradient against their definitions, the start and the
 // descent.
+#include <Eigen/Eigenvalues>
 #include <algorithm>
 #include <numeric>
 
@@ -74,6 +75,30 @@ Matrix<double> turned(const Matrix<double>& keys, double sign) {
   return out;
 }
 
+Matrix<double> keys_of(const Problem<float>& p) {
+  Matrix<double> keys(p.m, width);
+  for (Index j = 0; j < p.m; ++j) {
+    for (Index c = 0; c < width; ++c) keys(j, c) = p.k.at(c / dim, j, c % dim);
+  }
+  return turned(keys, -1);
+}
+
+// The principal components of the keys of the first passages.
+KeySpectrum spectrum_of(const std::vector<Problem<float>>& problems, std::size_t count) {
+  Index all = 0;
+  for (std::size_t i = 0; i < count; ++i) all += problems[i].m;
+  Matrix<double> keys(all, width);
+  for (std::size_t i = 0, at = 0; i < count; at += static_cast<std::size_t>(problems[i++].m)) {
+    keys.middleRows(static_cast<Index>(at), problems[i].m) = keys_of(problems[i]);
+  }
+  const Eigen::RowVectorXd mean = keys.colwise().mean();
+  keys.rowwise() -= mean;
+  const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solved(keys.transpose() * keys /
+                                                              static_cast<double>(all));
+  return {mean.transpose(), solved.eigenvalues().reverse().cwiseMax(0),
+          solved.eigenvectors().rowwise().reverse()};
+}
+
 double log_sum(const std::vector<double>& logits) {
   const double max = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -84,11 +109,7 @@ double log_sum(const std::vector<double>& logits) {
 // The mean divergence by its definition, in double, with latents that are rounded by the format.
 double slow_loss(const Problem<float>& p, const LatentMaps& maps, const LatentFormat& format,
                  std::span<const Index> rows) {
-  Matrix<double> keys(p.m, width);
-  for (Index j = 0; j < p.m; ++j) {
-    for (Index c = 0; c < width; ++c) keys(j, c) = p.k.at(c / dim, j, c % dim);
-  }
-  keys = turned(keys, -1);
+  const Matrix<double> keys = keys_of(p);
   const Eigen::RowVectorXd mean = maps.mean.row(0).cast<double>();
   Matrix<float> latents = ((keys.rowwise() - mean) * maps.encode.cast<double>()).cast<float>();
   Vector<float> steps;
@@ -293,7 +314,8 @@ TEST(descent_lowers_the_loss_and_repeats_itself) {
       p.q.data[static_cast<std::size_t>(i * dim + 2)] *= 0.05f;
   }
   const Matrix<float> angles = table(50);
-  const LayerPassages layer{sources(problems), {angles.data(), 0, true}, 1};
+  const KeySpectrum spectrum = spectrum_of(problems, 2);
+  const LayerPassages layer{sources(problems), {angles.data(), 0, true}, spectrum, 1};
   LatentOptions options;
   options.rank = 5;
   options.steps = 200;
@@ -323,6 +345,6 @@ TEST(descent_lowers_the_loss_and_repeats_itself) {
   check_throws<InputError>(__FILE__, __LINE__, "more latents",
                            [&] { fit_latents(layer, options, Run{1, {}}); });
   check_throws<InputError>(__FILE__, __LINE__, "a passage to fit to", [&] {
-    fit_latents({layer.passages, layer.positions, 3}, options, Run{1, {}});
+    fit_latents({layer.passages, layer.positions, spectrum, 3}, options, Run{1, {}});
   });
 }

@@ -5,7 +5,6 @@
 #include <numbers>
 #include <random>
 
-#include "headfit/cache/principal_latents.hpp"
 #include "headfit/descent/limits.hpp"
 
 namespace headfit {
@@ -56,10 +55,11 @@ class Adam {
 
 class Descent {
  public:
-  Descent(const KeyLoss& loss, Index choosing, const LatentOptions& options)
+  Descent(const KeyLoss& loss, const LayerPassages& layer, const LatentOptions& options)
       : loss_(loss),
-        fitted_(loss.passages() - choosing),
-        first_choosing_(choosing > 0 ? fitted_ : 0),
+        spectrum_(layer.spectrum),
+        fitted_(loss.passages() - layer.choosing),
+        first_choosing_(layer.choosing > 0 ? fitted_ : 0),
         options_(options),
         random_(options.seed) {}
 
@@ -88,10 +88,9 @@ class Descent {
 
  private:
   LatentMaps start() {
-    const KeySpectrum spectrum = KeySpectrum::of(loss_, fitted_);
     std::vector<int> bits = options_.bits;
     if (bits.empty() && options_.rank == 0) {
-      bits = spend_bits(spectrum.variances, options_.total_bits, options_.least, options_.most);
+      bits = spend_bits(spectrum_.variances, options_.total_bits, options_.least, options_.most);
       if (bits.empty()) bits = {options_.least};  // all keys are the same
     }
     format_ = LatentFormat(std::move(bits));
@@ -100,7 +99,7 @@ class Descent {
       throw InputError("there must not be more latents than the " + std::to_string(loss_.width()) +
                        " numbers of the keys; got " + std::to_string(rank));
     }
-    return principal_latents(spectrum, rank, format_, options_.seed);
+    return principal_latents(spectrum_, rank, format_, options_.seed);
   }
 
   double rate_at(Index step) const {
@@ -158,6 +157,7 @@ class Descent {
   }
 
   const KeyLoss& loss_;
+  const KeySpectrum& spectrum_;
   Index fitted_, first_choosing_;
   const LatentOptions& options_;
   LatentFormat format_;
@@ -174,7 +174,13 @@ LatentResult fit_latents(const LayerPassages& layer, const LatentOptions& option
   if (layer.choosing < 0 || layer.choosing >= loss.passages()) {
     throw InputError("there must be a passage to fit to");
   }
-  return Descent(loss, layer.choosing, options).run();
+  const Index width = loss.width();
+  if (layer.spectrum.mean.size() != width || layer.spectrum.variances.size() != width ||
+      layer.spectrum.components.rows() != width || layer.spectrum.components.cols() != width) {
+    throw InputError("the principal components must be those of keys of " + std::to_string(width) +
+                     " numbers");
+  }
+  return Descent(loss, layer, options).run();
 }
 
 std::vector<LatentResult> fit_layers(std::span<const LayerPassages> layers,

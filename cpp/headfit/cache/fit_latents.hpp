@@ -2,7 +2,7 @@
 // is stored inside, by the divergence of a few rows at a time.
 #pragma once
 
-#include "headfit/cache/key_loss.hpp"
+#include "headfit/cache/principal_latents.hpp"
 
 namespace headfit {
 
@@ -11,6 +11,7 @@ struct LayerPassages {
   std::vector<LogitSource<float>> passages;
   Rotary<float>
       positions;  // of the keys of every passage, which maps act before; may have no table
+  KeySpectrum spectrum;  // of the keys of the passages that are fitted
   // So many of the last passages are not fitted: they choose among the steps of the descent. Where
   // that is 0 all passages do both.
   Index choosing = 0;

@@ -110,10 +110,7 @@ double KeyLoss::diverge(const Passage& passage, std::span<const Index> rows, boo
       head.rows = rows;
       work.unit.query_rows = {std::get<const float*>(head.q.data), head.q.row_stride};
       const auto& target = *passage.targets[static_cast<std::size_t>(h)];
-      soft::TargetRows<float>::Reader reader(target);
-      stream_tiles(head, packed, alone, [&] {
-        return compress::TargetFold<float>(head, reader, target, work.unit, divergence);
-      });
+      compress::diverge_from(target, head, packed, work.unit, divergence);
     }
     if (!with_gradient) continue;
     work.unit.query_sums.add_to(0, cols, work.by_read.middleCols(g * dim, dim));

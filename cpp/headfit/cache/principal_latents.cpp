@@ -1,7 +1,5 @@
 #include "headfit/cache/principal_latents.hpp"
 
-#include <Eigen/Eigenvalues>
-#include <Eigen/QR>
 #include <cmath>
 #include <queue>
 #include <random>
@@ -9,37 +7,21 @@
 namespace headfit {
 namespace {
 
-Matrix<double> random_rotation(Index size, std::mt19937_64& random) {
+// By Gram-Schmidt, twice for the rounding of the first time.
+Eigen::MatrixXd random_rotation(Index size, std::mt19937_64& random) {
   std::normal_distribution<double> normal;
-  Matrix<double> x(size, size);
-  for (double& entry : x.reshaped()) entry = normal(random);
-  return Eigen::HouseholderQR<Matrix<double>>(x).householderQ();
+  Eigen::MatrixXd x(size, size);
+  for (Index i = 0; i < size; ++i) {
+    for (double& entry : x.col(i)) entry = normal(random);
+    for (int time = 0; time < 2; ++time) {
+      for (Index j = 0; j < i; ++j) x.col(i) -= x.col(j).dot(x.col(i)) * x.col(j);
+      x.col(i).normalize();
+    }
+  }
+  return x;
 }
 
 }  // namespace
-
-KeySpectrum KeySpectrum::of(const KeyLoss& layer, Index passages) {
-  const Index width = layer.width();
-  Vector<double> sum = Vector<double>::Zero(width);
-  Index count = 0;
-  for (Index p = 0; p < passages; ++p) {
-    sum += layer.keys(p).colwise().sum().transpose().cast<double>();
-    count += layer.keys(p).rows();
-  }
-  KeySpectrum spectrum;
-  spectrum.mean = sum / static_cast<double>(std::max<Index>(1, count));
-  Matrix<double> moment = Matrix<double>::Zero(width, width);
-  const Eigen::RowVectorXf mean = spectrum.mean.transpose().cast<float>();
-  for (Index p = 0; p < passages; ++p) {
-    const Matrix<double> centred = (layer.keys(p).rowwise() - mean).cast<double>();
-    moment.noalias() += centred.transpose() * centred;
-  }
-  moment /= static_cast<double>(std::max<Index>(1, count));
-  const Eigen::SelfAdjointEigenSolver<Matrix<double>> solved(moment);
-  spectrum.variances = solved.eigenvalues().reverse().cwiseMax(0);
-  spectrum.components = solved.eigenvectors().rowwise().reverse();
-  return spectrum;
-}
 
 std::vector<int> spend_bits(const Vector<double>& variances, Index bits, int least, int most) {
   struct Offer {
@@ -83,7 +65,7 @@ LatentMaps principal_latents(const KeySpectrum& spectrum, Index rank, const Late
   for (Index first = 0, end = 0; first < rank; first = end) {
     while (end < rank && bits_of(end) == bits_of(first)) ++end;
     const Index count = end - first;
-    const Matrix<double> turned =
+    const Eigen::MatrixXd turned =
         spectrum.components.middleCols(first, count) * random_rotation(count, random);
     // Latents that are not rounded stay within the range of float16.
     const double spread = std::sqrt(spectrum.variances.segment(first, count).mean());

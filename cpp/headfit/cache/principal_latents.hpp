@@ -6,14 +6,11 @@
 
 namespace headfit {
 
-// The mean of the keys of some passages, and their principal components.
+// The mean of the keys of a layer, before positions, and their principal components.
 struct KeySpectrum {
   Vector<double> mean;
   Vector<double> variances;  // falling
   Matrix<double> components;  // in columns
-
-  // Of the first passages of a layer.
-  static KeySpectrum of(const KeyLoss& layer, Index passages);
 };
 
 // Spends bits on latents of falling variance, one after the other where it lowers the sum of squared

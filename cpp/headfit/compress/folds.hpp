@@ -254,4 +254,9 @@ class TargetFold : public UnitFold<T> {
   double& loss_;
 };
 
+// Streams the rows of a source through a `TargetFold`.
+template <class T>
+void diverge_from(const soft::TargetRows<T>& target, const LogitSource<T>& source,
+                  const PackedKeys<T>& keys, UnitWork<T>& work, double& loss);
+
 }  // namespace headfit::compress

@@ -54,9 +54,7 @@ class UnitWorker {
     if (gradient) lay_out(source, layouts);
     const PackedKeys<T> keys(source, 0, 1, alone, layouts);
     if (target) {
-      typename soft::TargetRows<T>::Reader reader(*target);
-      stream_tiles(source, keys, alone,
-                   [&] { return TargetFold<T>(source, reader, *target, work_, loss); });
+      diverge_from(*target, source, keys, work_, loss);
     } else {
       stream_tiles(source, keys, alone, [&] { return PartitionFold<T>(source, work_, loss); });
     }
@@ -109,6 +107,15 @@ class UnitWorker {
 };
 
 }  // namespace
+
+template <class T>
+void diverge_from(const soft::TargetRows<T>& target, const LogitSource<T>& source,
+                  const PackedKeys<T>& keys, UnitWork<T>& work, double& loss) {
+  typename soft::TargetRows<T>::Reader reader(target);
+  stream_tiles(source, keys, Run{1, {}},
+               [&] { return TargetFold<T>(source, reader, target, work, loss); });
+}
+
 }  // namespace compress
 
 template <class T>
@@ -264,6 +271,8 @@ void CompressLoss<T>::add_linear(const Matrix<double>& maps, double& loss,
   loss -= linear + measured_.constant;
 }
 
+template void compress::diverge_from(const soft::TargetRows<float>&, const LogitSource<float>&,
+                                     const PackedKeys<float>&, compress::UnitWork<float>&, double&);
 template class CompressLoss<float>;
 template class CompressLoss<double>;
 

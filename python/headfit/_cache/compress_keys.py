@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention, HeadLike
@@ -24,7 +25,7 @@ from headfit._base.arguments import (
 )
 from headfit._base.arrays import check_finite
 from headfit._base.calls import standard_arithmetic
-from headfit._base.positions import Rotary, as_positions, as_rotary
+from headfit._base.positions import Positions, Rotary, as_positions, as_rotary, turn
 from headfit._base.types import ArrayLike, PositionLike, Seed
 from headfit._cache.packing import STEP_BYTES
 from headfit._cache.result import CompressedKeys, CompressedLayers
@@ -243,15 +244,25 @@ class _Layer:
 
     def core(self) -> Any:
         """Return the passages that are fitted, and after them those that choose."""
-        table, halves = None, False
+        positions = Positions()
         if self.rotary is not None:
             shape = (0, max(a.m for a in self.passages))
             dim = self.passages[0].dim
-            turned = as_positions(self.rotary.position, (), shape, dim, np.float32)
-            table, halves = turned.table, turned.halves
+            positions = as_positions(self.rotary.position, (), shape, dim, np.float32)
+        spectrum = _spectrum([self._flat_keys(i, positions) for i in self.parts.calibration])
         order = (*self.parts.calibration, *self.parts.validation)
         cores = [self.passages[i].core for i in order]
-        return _core.LayerPassages(cores, table, halves, self.parts.validation.size)
+        return _core.LayerPassages(
+            cores, positions.table, positions.halves, spectrum, self.parts.validation.size
+        )
+
+    def _flat_keys(self, passage: int, positions: Positions) -> NDArray[np.float32]:
+        """Return the keys of all heads side by side, before positions."""
+        k = self.passages[passage].K
+        if positions.table is not None:
+            cosines, sines = np.hsplit(positions.table[: k.shape[-2]], 2)
+            k = turn(k, cosines, -sines, positions.halves, np.empty_like(k))
+        return k if k.ndim == 2 else np.hstack(k)
 
     def result(self, fit: Any, threads: int) -> CompressedKeys:
         """Judge maps on the held-out passages, or on the only one."""
@@ -274,3 +285,15 @@ class _Layer:
         return replace(
             found, kl=mean_kl, tv_mean=tv_mean, tv_95=tv_95, tv_worst=tv_worst, kl_by_position=each
         )
+
+
+def _spectrum(keys: list[NDArray[np.float32]]) -> tuple[NDArray[np.float64], ...]:
+    """Return the mean of keys, their variances along principal components, falling, and these."""
+    count = sum(len(x) for x in keys)
+    mean = sum(x.sum(axis=0, dtype=np.float64) for x in keys) / count
+    moment = np.zeros((len(mean), len(mean)))
+    for x in keys:
+        centred = x - mean
+        moment += centred.T @ centred / count
+    variances, components = np.linalg.eigh(moment)
+    return mean[np.newaxis], variances[np.newaxis, ::-1].clip(0), components[:, ::-1].copy()

@@ -168,6 +168,7 @@ void bind_learned(py::module_& m);
 void bind_soft(py::module_& m);
 void bind_compress(py::module_& m);
 void bind_cache(py::module_& m);
+void bind_index(py::module_& m);
 void bind_sparsify(py::module_& m);
 void bind_analysis(py::module_& m);
 

@@ -71,6 +71,7 @@ PYBIND11_MODULE(HEADFIT_MODULE, m) {
   bind_soft(m);
   bind_compress(m);
   bind_cache(m);
+  bind_index(m);
   bind_sparsify(m);
   bind_analysis(m);
   py::dict build;

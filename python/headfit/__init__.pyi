@@ -23,6 +23,7 @@ from headfit._compress.compress import compress
 from headfit._configuration import show_config
 from headfit._fit.fit import fit
 from headfit._fit.storage import load
+from headfit._index.index import index
 from headfit._plan.plan import plan
 from headfit._shrink.compare import compare
 from headfit._shrink.shrink import shrink
@@ -51,6 +52,7 @@ __all__ = [
     "describe",
     "errors",
     "fit",
+    "index",
     "load",
     "methods",
     "patterns",

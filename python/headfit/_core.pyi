@@ -325,7 +325,12 @@ _LatentMaps: TypeAlias = tuple[_Float32, _Float32, _Float32]
 
 class LayerPassages(metaclass=_Pybind11Type):
     def __init__(
-        self, passages: Sequence[Logits], table: _Float32 | None, halves: bool, choosing: int
+        self,
+        passages: Sequence[Logits],
+        table: _Float32 | None,
+        halves: bool,
+        spectrum: tuple[_Float64, _Float64, _Float64],
+        choosing: int,
     ) -> None: ...
 
 class LatentOptions(metaclass=_Pybind11Type):
@@ -342,6 +347,40 @@ def fit_layers(
 
 latent_steps: tuple[list[float], list[float]]
 
+class IndexPassages(metaclass=_Pybind11Type):
+    def __init__(
+        self,
+        passages: Sequence[Logits],
+        table: _Float32 | None,
+        halves: bool,
+        reach: int,
+        choosing: int,
+    ) -> None: ...
+
+class IndexOptions(metaclass=_Pybind11Type):
+    def __init__(self, form: str, dtype: str, first: int, window: int) -> None: ...
+
+class IndexDescent(metaclass=_Pybind11Type):
+    def __init__(self, steps: int, rows: int, seed: int) -> None: ...
+
+def fit_indexes(
+    groups: Sequence[IndexPassages],
+    starts: Sequence[_Float32],
+    options: IndexOptions,
+    descent: IndexDescent,
+    done: Callable[[int, float], Any] | None,
+    threads: int,
+) -> list[tuple[_Float32, float, float, float]]: ...
+def judge_index(
+    passage: Logits, maps: _Float32, options: IndexOptions, keys: int, threads: int
+) -> tuple[_Float64, _Float64, _Float64, _Float64, _Float64, _Float64]: ...
+def select_keys(
+    passage: Logits, maps: _Float32, options: IndexOptions, keys: int, threads: int
+) -> NDArray[np.int32]: ...
+def score_keys(
+    passage: Logits, maps: _Float32, options: IndexOptions, threads: int
+) -> _Float32: ...
+def round_index_rows(x: _Float32, dtype: str) -> tuple[_Float32, _Float32]: ...
 def compare_heads(
     originals: Sequence[Logits], smaller: Sequence[Logits], threads: int
 ) -> tuple[_Float64, _Float64, _Bools]: ...

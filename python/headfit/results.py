@@ -12,6 +12,7 @@ from headfit._attention.stats import AttentionStats
 from headfit._cache.result import CompressedKeys, CompressedLayers
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._fit.result import Fit, Search, Trial
+from headfit._index.result import Index, Indexes, IndexQuality
 from headfit._plan.result import Plan, PlanAttempt, PlanTrend
 from headfit._shrink.compare import Comparison
 from headfit._shrink.result import ShrinkResult, TvCurve
@@ -30,6 +31,9 @@ __all__ = [
     "FarkasWitness",
     "Fit",
     "HeadTable",
+    "Index",
+    "IndexQuality",
+    "Indexes",
     "ModelTable",
     "Plan",
     "PlanAttempt",

@@ -1,10 +1,9 @@
 #include "headfit/cache/fit_latents.hpp"
 
-#include <cmath>
 #include <mutex>
-#include <numbers>
 #include <random>
 
+#include "headfit/descent/adam.hpp"
 #include "headfit/descent/limits.hpp"
 
 namespace headfit {
@@ -17,41 +16,8 @@ constexpr double largest_rate = 0.03;
 // what is to be mended, but not below a tenth.
 constexpr double usual_loss = 0.03;
 constexpr Index warm_up = 10;  // steps over which the rate rises
-constexpr double first_decay = 0.9, second_decay = 0.99;
 constexpr Index look_every = 40;  // steps
 constexpr float least_spread = 1e-2f;  // of a number of the keys, as a share of the mean
-
-// The root of the mean square.
-double size_of(const Matrix<float>& x) {
-  return std::sqrt(x.cast<double>().squaredNorm() /
-                   static_cast<double>(std::max<Index>(1, x.size())));
-}
-
-class Adam {
- public:
-  explicit Adam(const LatentMaps& start)
-      : first_(LatentMaps::zero(start.encode.rows(), start.encode.cols())), second_(first_) {}
-
-  // Makes a step of the length `rate`, in units of `size` for each number.
-  void advance(LatentMaps& maps, LatentMaps& gradient, LatentMaps& size, double rate) {
-    ++steps_;
-    const auto left = [&](double decay) { return 1 - std::pow(decay, steps_); };
-    const auto length = static_cast<float>(rate / left(first_decay));
-    const auto correction = static_cast<float>(1 / left(second_decay));
-    maps.for_each(
-        [&](Matrix<float>& x, const Matrix<float>& g, Matrix<float>& m, Matrix<float>& v,
-            const Matrix<float>& unit) {
-      m = float(first_decay) * m + float(1 - first_decay) * g;
-      v = float(second_decay) * v + float(1 - second_decay) * g.cwiseAbs2();
-      x.array() -= length * unit.array() * m.array() / ((correction * v.array()).sqrt() + 1e-12f);
-    },
-        gradient, first_, second_, size);
-  }
-
- private:
-  LatentMaps first_, second_;
-  int steps_ = 0;
-};
 
 class Descent {
  public:
@@ -70,7 +36,7 @@ class Descent {
     result.format = format_;
     result.start = result.loss = start_loss_ = validated(maps);
     LatentMaps gradient = maps, size = units(maps);
-    Adam adam(maps);
+    descent::Adam<LatentMaps> adam(LatentMaps::zero(maps.encode.rows(), maps.encode.cols()));
     for (Index step = 0; step < options_.steps; ++step) {
       checkpoint();
       gradient.for_each([](Matrix<float>& g) { g.setZero(); });
@@ -104,9 +70,7 @@ class Descent {
 
   double rate_at(Index step) const {
     const double near = std::clamp(std::sqrt(start_loss_ / usual_loss), 0.1, 1.0);
-    const double share = static_cast<double>(step) / static_cast<double>(options_.steps);
-    const double rise = std::min(1.0, static_cast<double>(step + 1) / warm_up);
-    return largest_rate * near * rise * 0.5 * (1 + std::cos(std::numbers::pi * share));
+    return largest_rate * near * descent::step_share(step, options_.steps, warm_up);
   }
 
   // What a step of each number is a share of. Where a number of the keys varies more, its column of
@@ -121,8 +85,10 @@ class Descent {
     LatentMaps size = start;
     const Matrix<float> encode = spread.matrix().asDiagonal() * start.encode;
     const Matrix<float> decode = start.decode * spread.inverse().matrix().asDiagonal();
-    size.encode.colwise() = static_cast<float>(size_of(encode)) * spread.inverse().matrix();
-    size.decode.rowwise() = static_cast<float>(size_of(decode)) * spread.matrix().transpose();
+    size.encode.colwise() =
+        static_cast<float>(descent::size_of(encode)) * spread.inverse().matrix();
+    size.decode.rowwise() =
+        static_cast<float>(descent::size_of(decode)) * spread.matrix().transpose();
     size.mean.row(0) = spread.matrix().transpose();
     return size;
   }

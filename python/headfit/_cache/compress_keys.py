@@ -23,19 +23,18 @@ from headfit._base.arguments import (
     shown,
     thread_count,
 )
-from headfit._base.arrays import check_finite
 from headfit._base.calls import standard_arithmetic
-from headfit._base.positions import Positions, Rotary, as_positions, as_rotary, turn
+from headfit._base.positions import Positions, Rotary, as_positions, turn
 from headfit._base.types import ArrayLike, PositionLike, Seed
 from headfit._cache.packing import STEP_BYTES
 from headfit._cache.result import CompressedKeys, CompressedLayers
+from headfit._compress.free_maps import Moment
 from headfit._compress.maps import Closeness
 from headfit._compress.passages import (
     Parts,
-    as_dtype,
     attentions_of,
-    check_same_head,
     checked_shares,
+    rotated_float32,
 )
 from headfit._fit.learned import effort_steps
 from headfit.errors import InputError
@@ -187,34 +186,8 @@ class _Layer:
         given = attentions_of(passages, None, LogitOptions())
         if not given:
             raise InputError("there must be a passage at least; got none")
-        check_same_head(given)
-        rotaries = [as_rotary(a.position, a.dim) for a in given]
-        own = {r.position if r else None for r in rotaries}
-        keys = {a.stored[1].shape[:-2] for a in given}
-        if len(own) > 1 or len(keys) > 1:
-            raise InputError(
-                "passages must be of one layer, with as many key heads and the same rotary "
-                f"positions; got key heads {sorted(keys)} and positions {shown(list(own))}"
-            )
-        for i, attention in enumerate(given):
-            for name, x in zip(("Q", "K"), attention.stored, strict=True):
-                if x.ndim > 3 or x.size == 0:
-                    raise InputError(
-                        f"{name} must have shape (heads, n, D), and not be empty; got {x.shape} in "
-                        f"passage {i}"
-                    )
-        (position,) = own
-        if rotated is not None and position is not None:
-            raise InputError("rotated must not be given beside passages with rotary positions")
-        rotary = as_rotary(position if rotated is None else rotated, given[0].dim)
-        if rotated is not None and rotary is None:
-            raise InputError(f"rotated must be a rotary position; got {shown(rotated)}")
+        passages, rotary = rotated_float32(given, rotated)
         parts = Parts.of(len(given), held_out, validation, as_generator(seed))
-        with np.errstate(over="ignore"):
-            passages = [as_dtype(a.rotated(), np.float32) for a in given]
-        for i, attention in enumerate(passages):
-            for name, x in zip(("Q", "K"), attention.stored, strict=True):
-                check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {i}, in float32,")
         return cls(passages, rotary, parts)
 
     @property
@@ -287,7 +260,7 @@ class _Layer:
         )
 
 
-def _spectrum(keys: list[NDArray[np.float32]]) -> tuple[NDArray[np.float64], ...]:
+def _spectrum(keys: list[NDArray[np.float32]]) -> tuple[Moment, Moment, Moment]:
     """Return the mean of keys, their variances along principal components, falling, and these."""
     count = sum(len(x) for x in keys)
     mean = sum(x.sum(axis=0, dtype=np.float64) for x in keys) / count

@@ -17,7 +17,7 @@ Maps = NDArray[np.float64]
 """P_q of each query head, D rows each, and below them P_k: one matrix of d columns."""
 
 
-def split(maps: Maps, heads: int) -> tuple[Maps, Maps]:
+def split(maps: NDArray[Any], heads: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return P_q, shape (heads, D, d), and P_k, shape (D, d)."""
     stacked = maps.reshape(heads + 1, -1, maps.shape[1])
     return stacked[:-1], stacked[-1]

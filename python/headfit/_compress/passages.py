@@ -13,7 +13,7 @@ from headfit._attention.attention import Attention, attention_in
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_number, check_between, shown
 from headfit._base.arrays import as_array, as_stored_array, check_finite, is_sparse
-from headfit._base.positions import as_rotary
+from headfit._base.positions import Rotary, as_rotary
 from headfit.errors import InputError
 
 FORMS = "pairs (Q, K), Attentions, or an array of the queries of all passages with K beside it"
@@ -33,7 +33,7 @@ class Passages:
     @classmethod
     def of(cls, passages: Any, K: Any, options: LogitOptions) -> Passages:
         """Check what a user passes."""
-        heads = [_with_shared_keys(a, i) for i, a in enumerate(attentions_of(passages, K, options))]
+        heads = [with_shared_keys(a, i) for i, a in enumerate(attentions_of(passages, K, options))]
         if len(heads) < 2:
             raise InputError(
                 "passages must be at least 2, since some are held out to judge the result; "
@@ -108,7 +108,7 @@ def _of_passage(options: LogitOptions, place: int, count: int) -> dict[str, Any]
     return own
 
 
-def _with_shared_keys(attention: Attention, place: int) -> Attention:
+def with_shared_keys(attention: Attention, place: int) -> Attention:
     """Return an attention whose keys are one matrix; check that it is one head, and finite."""
     q, k = attention.stored
     if q.ndim > 3 or k.ndim > 3 or (k.ndim == 3 and k.shape[0] != 1):
@@ -157,6 +157,41 @@ def as_dtype(attention: Attention, dtype: Any) -> Attention:
         return attention
     q, k = (x.astype(dtype, copy=False) for x in (attention.Q, attention.K))
     return Attention(q, k, **vars(attention.options))
+
+
+def rotated_float32(
+    given: Sequence[Attention], rotated: Any
+) -> tuple[list[Attention], Rotary | None]:
+    """Return passages of the same heads in float32 with positions applied, and these positions.
+
+    `rotated` are positions that have been applied already.
+    """
+    check_same_head(given)
+    rotaries = [as_rotary(a.position, a.dim) for a in given]
+    own = {r.position if r else None for r in rotaries}
+    keys = {a.stored[1].shape[:-2] for a in given}
+    if len(own) > 1 or len(keys) > 1:
+        raise InputError(
+            "passages must be of one layer, with as many key heads and the same rotary "
+            f"positions; got key heads {sorted(keys)} and positions {shown(list(own))}"
+        )
+    (position,) = own
+    if rotated is not None and position is not None:
+        raise InputError("rotated must not be given beside passages with rotary positions")
+    rotary = as_rotary(position if rotated is None else rotated, given[0].dim)
+    if rotated is not None and rotary is None:
+        raise InputError(f"rotated must be a rotary position; got {shown(rotated)}")
+    with np.errstate(over="ignore"):
+        passages = [as_dtype(a.rotated(), np.float32) for a in given]
+    for i, attention in enumerate(passages):
+        for name, x in zip(("Q", "K"), attention.stored, strict=True):
+            if x.ndim > 3 or x.size == 0:
+                raise InputError(
+                    f"{name} must have shape (heads, n, D), and not be empty; got {x.shape} in "
+                    f"passage {i}"
+                )
+            check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {i}, in float32,")
+    return passages, rotary
 
 
 def checked_shares(held_out: Any, validation: Any) -> tuple[float, float]:

@@ -1,0 +1,146 @@
+// The smallest head that finds the keys: maps, their fit, what they find and how good that is.
+#include "headfit/index/fit_index.hpp"
+#include "headfit/index/judge.hpp"
+#include "logits.hpp"
+
+namespace headfit::python {
+namespace {
+
+// A group of heads in some passages, with the cosines and sines of positions.
+struct IndexArrays {
+  std::vector<LogitArrays> passages;
+  std::optional<py::array> table;
+  bool halves;
+  Index reach, choosing;
+
+  IndexPassages view() const {
+    IndexPassages group;
+    for (const LogitArrays& passage : passages) group.passages.push_back(passage.view<float>());
+    group.reach = reach;
+    group.choosing = choosing;
+    if (!table) return group;
+    const Heads<float> angles = one_head<float>(*table, "the table of positions");
+    if (passages.empty() || angles.rows <= reach || angles.cols != group.passages[0].q.cols) {
+      throw InputError("the table of positions must have a row for each of them, of the head size");
+    }
+    group.positions = {std::get<const float*>(angles.data), 0, halves};
+    return group;
+  }
+};
+
+Matrix<float> maps_of(const py::array& maps) { return one_head<float>(maps, "maps")[0]; }
+
+py::list fit_indexes_of(const std::vector<IndexArrays>& given, const std::vector<py::array>& starts,
+                        const IndexOptions& options, const IndexDescent& descent,
+                        const py::object& done, int threads) {
+  const PythonRun run(threads);
+  std::vector<IndexPassages> groups;
+  std::vector<Matrix<float>> maps;
+  for (const IndexArrays& group : given) groups.push_back(group.view());
+  for (const py::array& start : starts) maps.push_back(maps_of(start));
+  std::function<void(Index, const IndexResult&)> report;
+  if (!done.is_none()) {
+    report = [&](Index at, const IndexResult& result) {
+      const UserCode here;
+      done(at, result.loss);
+    };
+  }
+  std::vector<IndexResult> results;
+  {
+    const py::gil_scoped_release release;
+    results = fit_indexes(groups, maps, options, descent, report, run);
+  }
+  py::list found;
+  for (const IndexResult& r : results) {
+    found.append(py::make_tuple(array_of(r.maps), r.start, r.loss, r.seconds));
+  }
+  return found;
+}
+
+py::tuple judge_index_of(const LogitArrays& passage, const py::array& maps,
+                         const IndexOptions& options, Index keys, int threads) {
+  const PythonRun run(threads);
+  const LogitSource<float> source = passage.view<float>();
+  const Matrix<float> at = maps_of(maps);
+  IndexJudgement judged;
+  {
+    const py::gil_scoped_release release;
+    judged = judge_index(source, at, options, keys, run);
+  }
+  return py::make_tuple(array_of(judged.kept), array_of(judged.free), array_of(judged.found),
+                        array_of(judged.exact), array_of(judged.recall), array_of(judged.heaviest));
+}
+
+Array<Column> select_keys_of(const LogitArrays& passage, const py::array& maps,
+                             const IndexOptions& options, Index keys, int threads) {
+  const PythonRun run(threads);
+  const LogitSource<float> source = passage.view<float>();
+  const Matrix<float> at = maps_of(maps);
+  Array<Column> found(std::vector<Index>{source.row_count(), keys});
+  {
+    const py::gil_scoped_release release;
+    select_keys(source, at, options, keys, found.mutable_data(), run);
+  }
+  return found;
+}
+
+Array<float> score_keys_of(const LogitArrays& passage, const py::array& maps,
+                           const IndexOptions& options, int threads) {
+  const PythonRun run(threads);
+  const LogitSource<float> source = passage.view<float>();
+  const Matrix<float> at = maps_of(maps);
+  Array<float> scores(std::vector<Index>{source.row_count(), source.k.rows});
+  {
+    const py::gil_scoped_release release;
+    score_keys(source, at, options, scores.mutable_data(), run);
+  }
+  return scores;
+}
+
+// Rounded rows and their scales.
+py::tuple round_rows(const py::array& x, const std::string& dtype) {
+  Matrix<float> rounded = one_head<float>(x, "x")[0];
+  Vector<float> scales;
+  IndexFormat(dtype).round(rounded, scales);
+  return py::make_tuple(array_of(rounded), array_of(scales));
+}
+
+}  // namespace
+
+void bind_index(py::module_& m) {
+  // `table`: for each position up to `reach` the cosines and then the sines of its angles; or None.
+  py::class_<IndexArrays>(m, "IndexPassages")
+      .def(py::init<std::vector<LogitArrays>, std::optional<py::array>, bool, Index, Index>(),
+           Standard(), py::arg("passages"), py::arg("table").none(true), py::arg("halves"),
+           py::arg("reach"), py::arg("choosing"));
+  py::class_<IndexOptions>(m, "IndexOptions")
+      .def(py::init(
+               [](const std::string& form, const std::string& dtype, Index first, Index window) {
+    return IndexOptions{form == "sum" ? IndexForm::sum : IndexForm::dot,
+                        IndexFormat(dtype),
+                        {first, window}};
+  }),
+           Standard(), py::arg("form"), py::arg("dtype"), py::arg("first"), py::arg("window"));
+  py::class_<IndexDescent>(m, "IndexDescent")
+      .def(py::init([](Index steps, Index rows, std::uint64_t seed) {
+    IndexDescent descent;
+    descent.steps = steps;
+    descent.rows = rows;
+    descent.seed = seed;
+    return descent;
+  }),
+           Standard(), py::arg("steps"), py::arg("rows"), py::arg("seed"));
+  // For each group (maps, loss at the start, loss, seconds). done(group, loss) is called after each.
+  m.def("fit_indexes", &fit_indexes_of, Standard(), py::arg("groups"), py::arg("starts"),
+        py::arg("options"), py::arg("descent"), py::arg("done").none(true), py::arg("threads"));
+  // The members of IndexJudgement, in their order.
+  m.def("judge_index", &judge_index_of, Standard(), py::arg("passage"), py::arg("maps"),
+        py::arg("options"), py::arg("keys"), py::arg("threads"));
+  m.def("select_keys", &select_keys_of, Standard(), py::arg("passage"), py::arg("maps"),
+        py::arg("options"), py::arg("keys"), py::arg("threads"));
+  m.def("score_keys", &score_keys_of, Standard(), py::arg("passage"), py::arg("maps"),
+        py::arg("options"), py::arg("threads"));
+  m.def("round_index_rows", &round_rows, Standard(), py::arg("x"), py::arg("dtype"));
+}
+
+}  // namespace headfit::python

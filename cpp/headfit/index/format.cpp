@@ -1,0 +1,61 @@
+#include "headfit/index/format.hpp"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "headfit/base/errors.hpp"
+
+namespace headfit {
+namespace {
+
+// The nearest number with three bits of mantissa, of exponents from -6 on.
+float to_quarter(float x) {
+  const float power = std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0x7f800000u);
+  const float step = std::max(power, 0x1p-6f) * 0x1p-3f;
+  return std::rint(x / step) * step;
+}
+
+}  // namespace
+
+IndexFormat::IndexFormat(const std::string& dtype) {
+  if (dtype == "float32") {
+    kind_ = Kind::single;
+  } else if (dtype == "float16") {
+    kind_ = Kind::half;
+  } else if (dtype == "bfloat16") {
+    kind_ = Kind::brain;
+  } else if (dtype == "float8_e4m3fn") {
+    kind_ = Kind::quarter;
+    largest_ = 448;
+  } else if (dtype == "int8" || dtype == "int4") {
+    kind_ = Kind::whole;
+    largest_ = dtype == "int8" ? 127 : 7;
+  } else {
+    throw InputError("there is no index of " + dtype);
+  }
+}
+
+void IndexFormat::round(Matrix<float>& x, Vector<float>& scales) const {
+  scales.setOnes(x.rows());
+  if (kind_ == Kind::half) {
+    constexpr float most = 65504;
+    x = x.cwiseMax(-most).cwiseMin(most).cast<Eigen::half>().cast<float>();
+  } else if (kind_ == Kind::brain) {
+    x = x.cast<Eigen::bfloat16>().cast<float>();
+  }
+  if (!has_scale()) return;
+  for (Index i = 0; i < x.rows(); ++i) {
+    auto row = x.row(i).array();
+    // Below the least normal number a scale would lose its bits.
+    const float wanted =
+        std::max(row.abs().maxCoeff() / largest_, std::numeric_limits<float>::min());
+    const auto scale = static_cast<float>(Eigen::bfloat16(wanted));
+    row = (row / scale).max(-largest_).min(largest_);
+    row = kind_ == Kind::whole ? row.rint().eval() : row.unaryExpr(&to_quarter).eval();
+    row *= scale;
+    scales[i] = scale;
+  }
+}
+
+}  // namespace headfit

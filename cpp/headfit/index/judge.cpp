@@ -1,0 +1,141 @@
+#include "headfit/index/judge.hpp"
+
+#include <numeric>
+
+namespace headfit {
+
+using index::hidden;
+namespace {
+
+// The free keys of a row that are not masked.
+class BestKeys {
+ public:
+  // The best `most` of them, by falling values; equal ones by rising columns.
+  std::span<const Index> of(const FreeKeys& free, const float* scores, const float* values,
+                            Index most) {
+    columns_.clear();
+    free.for_each([&](Index first, Index size) {
+      for (Index c = first; c < first + size; ++c) {
+        if (scores[c] != hidden) columns_.push_back(c);
+      }
+    });
+    const auto before = [&](Index a, Index b) {
+      return values[a] != values[b] ? values[a] > values[b] : a < b;
+    };
+    const auto end = columns_.begin() + std::min(most, count());
+    if (end != columns_.end()) std::nth_element(columns_.begin(), end, columns_.end(), before);
+    std::sort(columns_.begin(), end, before);
+    return {columns_.begin(), end};
+  }
+  // How many there were of the last row.
+  Index count() const { return static_cast<Index>(columns_.size()); }
+
+ private:
+  std::vector<Index> columns_;
+};
+
+// Calls work(row, scores, free, attention) for every row, with the scores of an index, on all threads
+// of the run. Each has a worker of its own. `attention` is null unless it is asked for.
+template <class MakeWorker>
+void for_scored_rows(const LogitSource<float>& passage, const Matrix<float>& maps,
+                     const IndexOptions& options, bool with_attention, const Run& run,
+                     const MakeWorker& make_worker) {
+  check_index_passage(passage);
+  if (maps.rows() != (passage.q.count + 1) * passage.q.cols) {
+    throw InputError("maps must have rows for each query head and for the keys");
+  }
+  struct Work {
+    IndexProducts products;
+    Matrix<float> heads, attention;
+    std::vector<Index> rows;
+    bool is_open = false;
+  };
+  parallel_rows(passage.row_count(), run, [&] {
+    return [&, work = Work(), worker = make_worker()](Index first, Index end) mutable {
+      if (!work.is_open) work.products.open(passage, maps, options);
+      work.is_open = true;
+      work.rows.clear();
+      for (Index i = first; i < end; ++i) work.rows.push_back(passage.row_at(i));
+      work.products.read(work.rows);
+      if (with_attention) {
+        read_mean_attention(passage, work.rows, work.heads, work.attention);
+      }
+      for (Index r = 0; r < end - first; ++r) {
+        const FreeKeys free = work.products.free_keys(r, options.kept);
+        work.products.to_scores(r, free);
+        worker(first + r, work.products.products(0, r), free,
+               with_attention ? work.attention.row(r).data() : nullptr);
+      }
+    };
+  }, index::chunk_rows);
+}
+
+}  // namespace
+
+IndexJudgement judge_index(const LogitSource<float>& passage, const Matrix<float>& maps,
+                           const IndexOptions& options, Index keys, const Run& run) {
+  const Index most = std::max<Index>(0, keys - options.kept.count());
+  IndexJudgement judged;
+  for (Vector<double>* x : {&judged.kept, &judged.free, &judged.found, &judged.exact,
+                            &judged.recall, &judged.heaviest}) {
+    x->setZero(passage.row_count());
+  }
+  for_scored_rows(passage, maps, options, true, run, [&] {
+    return [&, by_score = BestKeys(), by_mass = BestKeys(),
+            is_found = std::vector<char>()](Index row, const float* scores, const FreeKeys& free,
+                                            const float* p) mutable {
+      double& kept = judged.kept[row];
+      free.for_kept([&](Index c) { kept += static_cast<double>(p[c]); });
+      const std::span<const Index> found = by_score.of(free, scores, scores, most);
+      const std::span<const Index> exact = by_mass.of(free, scores, p, most);
+      is_found.assign(static_cast<std::size_t>(passage.k.rows), 0);
+      const auto mass = [&](std::span<const Index> columns) {
+        double sum = kept;
+        for (const Index c : columns) sum += static_cast<double>(p[c]);
+        return sum;
+      };
+      judged.found[row] = mass(found);
+      judged.exact[row] = mass(exact);
+      judged.free[row] = static_cast<double>(by_score.count());
+      for (const Index c : found) is_found[static_cast<std::size_t>(c)] = 1;
+      const auto is_hit = [&](Index c) { return is_found[static_cast<std::size_t>(c)] != 0; };
+      const auto hits = static_cast<double>(std::ranges::count_if(exact, is_hit));
+      judged.recall[row] = exact.empty() ? 1 : hits / static_cast<double>(exact.size());
+      judged.heaviest[row] = exact.empty() || is_hit(exact[0]);
+    };
+  });
+  return judged;
+}
+
+void select_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
+                 const IndexOptions& options, Index keys, Column* out, const Run& run) {
+  const Index most = std::max<Index>(0, keys - options.kept.count());
+  for_scored_rows(passage, maps, options, false, run, [&] {
+    return [&, best = BestKeys(), columns = std::vector<Index>()](Index row, const float* scores,
+                                                                  const FreeKeys& free,
+                                                                  const float*) mutable {
+      columns.clear();
+      free.for_kept([&](Index c) {
+        if (scores[c] != hidden) columns.push_back(c);
+      });
+      const std::span<const Index> found = best.of(free, scores, scores, most);
+      columns.insert(columns.end(), found.begin(), found.end());
+      std::sort(columns.begin(), columns.end());
+      Column* to = out + row * keys;
+      std::fill(to, to + keys, Column(-1));
+      std::copy(columns.begin(), columns.end(), to);
+    };
+  });
+}
+
+void score_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
+                const IndexOptions& options, float* out, const Run& run) {
+  const Index cols = passage.k.rows;
+  for_scored_rows(passage, maps, options, false, run, [&] {
+    return [&](Index row, const float* scores, const FreeKeys&, const float*) {
+      std::copy(scores, scores + cols, out + row * cols);
+    };
+  });
+}
+
+}  // namespace headfit

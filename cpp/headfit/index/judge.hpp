@@ -1,0 +1,33 @@
+// What an index finds, and how much of the attention that is.
+#pragma once
+
+#include "headfit/base/threads.hpp"
+#include "headfit/index/scores.hpp"
+
+namespace headfit {
+
+// For each row. All masses are shares of the mean attention of the query heads.
+struct IndexJudgement {
+  Vector<double> kept;  // the mass of the keys that are kept anyway
+  Vector<double> free;  // how many other keys the row sees
+  Vector<double> found;  // the mass of those kept and of the best by score, so many keys in all
+  Vector<double> exact;  // the same, of the best by attention
+  Vector<double> recall;  // the share of the best free keys by attention that were found
+  Vector<double> heaviest;  // 1 where the heaviest free key was found, else 0
+};
+
+// Judges what an index finds of `keys` keys, those that are kept anyway included. Equal scores go to
+// the lower column.
+IndexJudgement judge_index(const LogitSource<float>& passage, const Matrix<float>& maps,
+                           const IndexOptions& options, Index keys, const Run& run);
+
+// Writes for each row the keys that it attends to, rising: those that are kept anyway and the best of
+// the others, `keys` in all. Remaining places get -1.
+void select_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
+                 const IndexOptions& options, Index keys, Column* out, const Run& run);
+
+// Writes the scores of all keys, -inf where they are masked.
+void score_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
+                const IndexOptions& options, float* out, const Run& run);
+
+}  // namespace headfit

@@ -1,0 +1,137 @@
+#include <cmath>
+
+#include "headfit/index/fit_index.hpp"
+
+namespace headfit {
+
+using index::hidden;
+using index::part_of;
+namespace {
+
+// Products this far below the largest of a row count as if they were no further below.
+constexpr float negligible = 69;
+
+}  // namespace
+
+double IndexLoss::evaluate(const LogitSource<float>& passage, const Matrix<float>& maps,
+                           const IndexOptions& options, std::span<const Index> rows,
+                           Matrix<float>* gradient) {
+  products_.open(passage, maps, options);
+  Sums total;
+  if (gradient) {
+    gradient->setZero(maps.rows(), maps.cols());
+    by_keys_.setZero(passage.k.rows, maps.cols());
+  }
+  for (std::size_t first = 0; first < rows.size(); first += index::chunk_rows) {
+    const auto some =
+        rows.subspan(first, std::min<std::size_t>(index::chunk_rows, rows.size() - first));
+    products_.read(some);
+    read_mean_attention(passage, some, work_, attention_);
+    const auto count = static_cast<Index>(some.size());
+    for (Index r = 0; r < count; ++r) {
+      const Sums sums = differentiate(r, attention_.row(r).data(), options);
+      total.mass += sums.mass;
+      total.loss += sums.loss;
+    }
+    if (gradient) add_gradient(count, *gradient);
+  }
+  if (!(total.mass > 0)) return 0;
+  if (gradient) {
+    gradient->bottomRows(passage.k.cols).noalias() = passage.k[0].transpose() * by_keys_;
+    *gradient /= static_cast<float>(total.mass);
+  }
+  return total.loss / total.mass;
+}
+
+// With a_h the softmax of the products of head h over all keys that are seen, r = sum_h a_h and R its
+// sum over F, the loss is that of r / R. By r it is w = P / R - p / r on F, with P the sum of p, and
+// by the products of head h a_h (w - sum_F a_h w), with w = 0 outside of F. All that is taken from
+// sums is computed relative to the largest products of F.
+IndexLoss::Sums IndexLoss::differentiate(Index r, const float* attention,
+                                         const IndexOptions& options) {
+  const Index heads = products_.heads();
+  const FreeKeys free = products_.free_keys(r, options.kept);
+  Sums found;
+  free.for_each([&](Index first, Index count) {
+    found.mass += Eigen::Map<const Eigen::ArrayXf>(attention + first, count).sum();
+  });
+  if (!(found.mass > 0)) {
+    for (Index h = 0; h < heads; ++h) part_of(products_.products(h, r), 0, products_.cols()) = 0;
+    return {};
+  }
+  // Of each head: the logarithm of its share of F, within a factor; by the largest product of F.
+  std::vector<float> log_share(static_cast<std::size_t>(heads)), log_sum(log_share);
+  for (Index h = 0; h < heads; ++h) {
+    float* x = products_.products(h, r);
+    const auto [begin, end] = free.seen;
+    std::fill(x, x + begin, hidden);
+    std::fill(x + end, x + products_.cols(), hidden);
+    float top = hidden, most = part_of(x, begin, end - begin).maxCoeff(), sum = 0, kept = 0;
+    free.for_each([&](Index first, Index count) {
+      top = std::max(top, part_of(x, first, count).maxCoeff());
+    });
+    free.for_each([&](Index first, Index count) {
+      auto part = part_of(x, first, count);
+      part = (part == hidden).select(0.0f, (part - top).max(-negligible).exp());
+      sum += part.sum();
+    });
+    free.for_kept([&](Index c) { kept += std::exp(x[c] - most); });
+    const auto place = static_cast<std::size_t>(h);
+    log_sum[place] = most + std::log(sum * std::exp(top - most) + kept);
+    log_share[place] = options.form == IndexForm::sum ? top - log_sum[place] : 0.0f;
+  }
+  const float largest = *std::max_element(log_share.begin(), log_share.end());
+  sums_.setZero(products_.cols());
+  double whole = 0;
+  free.for_each([&](Index first, Index count) {
+    for (Index h = 0; h < heads; ++h) {
+      sums_.segment(first, count) += part_of(products_.products(h, r), first, count) *
+                                     std::exp(log_share[static_cast<std::size_t>(h)] - largest);
+    }
+    whole += sums_.segment(first, count).sum();
+  });
+  slopes_.resize(products_.cols());
+  found.loss = found.mass * std::log(whole);
+  free.for_each([&](Index first, Index count) {
+    const Eigen::Map<const Eigen::ArrayXf> p(attention + first, count);
+    const auto of_sum = sums_.segment(first, count);
+    found.loss -=
+        (p > 0).select(p * of_sum.max(std::numeric_limits<float>::min()).log(), 0.0f).sum();
+    slopes_.segment(first, count) =
+        (of_sum > 0).select(static_cast<float>(found.mass / whole) - p / of_sum, 0.0f);
+  });
+  for (Index h = 0; h < heads; ++h) {
+    float* x = products_.products(h, r);
+    const auto place = static_cast<std::size_t>(h);
+    const float factor = std::exp(log_share[place] - largest);
+    const float share = options.form == IndexForm::sum ? std::exp(log_share[place]) : 0.0f;
+    float common = 0;
+    free.for_each([&](Index first, Index count) {
+      common += (part_of(x, first, count) * slopes_.segment(first, count)).sum();
+    });
+    common *= factor;
+    free.for_each([&](Index first, Index count) {
+      auto part = part_of(x, first, count);
+      part *= factor * slopes_.segment(first, count) - share * common;
+    });
+    const bool in_sum = options.form == IndexForm::sum;
+    free.for_kept([&](Index c) { x[c] = in_sum ? -common * std::exp(x[c] - log_sum[place]) : 0; });
+    std::fill(x, x + free.seen.begin, 0.0f);
+    std::fill(x + free.seen.end, x + products_.cols(), 0.0f);
+  }
+  return found;
+}
+
+void IndexLoss::add_gradient(Index count, Matrix<float>& gradient) {
+  const LogitSource<float>& passage = products_.passage();
+  const Index size = passage.q.cols;
+  by_queries_.noalias() = products_.products() * products_.keys();
+  by_keys_.noalias() += products_.products().transpose() * products_.queries();
+  for (Index h = 0; h < passage.q.count; ++h) {
+    const Index place = products_.heads() == 1 ? 0 : h * count;
+    gradient.middleRows(h * size, size).noalias() +=
+        products_.originals(h).transpose() * by_queries_.middleRows(place, count);
+  }
+}
+
+}  // namespace headfit

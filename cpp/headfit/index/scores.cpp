@@ -1,0 +1,128 @@
+#include "headfit/index/scores.hpp"
+
+#include <cmath>
+
+#include "headfit/attention/attention.hpp"
+
+namespace headfit {
+
+using index::hidden;
+using index::part_of;
+FreeKeys FreeKeys::of(const float* logits, const ColumnRange& seen, Index position,
+                      const KeptAnyway& kept) {
+  Index first = seen.begin;
+  for (Index count = 0; first < seen.end && count < kept.first; ++first) {
+    count += logits[first] != hidden;
+  }
+  const auto within = [&](Index column) { return std::clamp(column, first, seen.end); };
+  return {seen,
+          {ColumnRange{first, within(position - kept.window + 1)},
+           ColumnRange{within(position + 1), seen.end}}};
+}
+
+void check_index_passage(const LogitSource<float>& passage) {
+  passage.validate();
+  if (passage.k.count != 1) throw InputError("a passage must have one key head");
+  for (const Heads<float>* x : {&passage.q, &passage.k}) {
+    if (!std::holds_alternative<const float*>(x->data) || x->rotary.table) {
+      throw InputError("passages must store float32, with positions applied");
+    }
+  }
+  if (passage.bias.is_set()) throw InputError("an index knows no bias");
+  const Mask& mask = passage.mask;
+  bool differs = (mask.dense && mask.dense_head != 0) || (mask.keys && mask.keys_head != 0);
+  for (Index h = 1; mask.key_lengths && h < passage.q.count; ++h) {
+    differs |= mask.key_lengths[h] != mask.key_lengths[0];
+  }
+  if (differs && passage.q.count > 1) {
+    throw InputError("the query heads of a group must have the same mask");
+  }
+}
+
+void IndexProducts::open(const LogitSource<float>& passage, const Matrix<float>& maps,
+                         const IndexOptions& options) {
+  passage_ = passage;
+  form_ = options.form;
+  format_ = options.format;
+  const Index size = passage.q.cols;
+  query_maps_ = maps.topRows(passage.q.count * size);
+  keys_.noalias() = passage.k[0] * maps.bottomRows(size);
+  format_.round(keys_, scales_);
+  originals_.resize(static_cast<std::size_t>(passage.q.count));
+}
+
+void IndexProducts::read(std::span<const Index> rows) {
+  rows_ = rows;
+  count_ = static_cast<Index>(rows.size());
+  const Index size = passage_.q.cols, dim = keys_.cols(), all = passage_.q.rows;
+  queries_.setZero(heads() * count_, dim);
+  for (Index h = 0; h < passage_.q.count; ++h) {
+    Matrix<float>& original = originals_[static_cast<std::size_t>(h)];
+    original.resize(count_, size);
+    const MatrixView<float> q = passage_.q[h];
+    for (Index r = 0; r < count_; ++r) original.row(r) = q.row(rows[static_cast<std::size_t>(r)]);
+    const Index place = form_ == IndexForm::sum ? h * count_ : 0;
+    queries_.middleRows(place, count_).noalias() +=
+        original * query_maps_.middleRows(h * size, size);
+  }
+  format_.round(queries_, scales_);
+  // The stream finds the mapped queries where the rows of the passage have theirs.
+  spread_.resize(heads() * all, dim);
+  for (Index h = 0; h < heads(); ++h) {
+    for (Index r = 0; r < count_; ++r) {
+      spread_.row(h * all + rows[static_cast<std::size_t>(r)]) = queries_.row(h * count_ + r);
+    }
+  }
+  LogitSource<float> source = passage_;
+  source.q = {spread_.data(), heads(), all, dim, all * dim, dim};
+  source.k = heads_of(keys_);
+  source.group = heads();
+  source.scale = 1;
+  source.softcap = 0;
+  source.sinks = nullptr;
+  source.rows = rows;
+  products_.resize(heads() * count_, cols());
+  attention_logits(source, {products_.data(), count_ * cols(), cols()}, Run{1, {}});
+}
+
+FreeKeys IndexProducts::free_keys(Index r, const KeptAnyway& kept) {
+  const Index row = rows_[static_cast<std::size_t>(r)];
+  const ColumnRange seen = passage_.mask.range(0, row, passage_.q.rows, cols());
+  return FreeKeys::of(products(0, r), seen, row + cols() - passage_.q.rows, kept);
+}
+
+void IndexProducts::to_scores(Index r, const FreeKeys& free) {
+  if (form_ == IndexForm::dot) return;
+  const auto [begin, end] = free.seen;
+  if (begin == end) return;
+  for (Index h = 0; h < heads(); ++h) {
+    auto x = part_of(products(h, r), begin, end - begin);
+    const float most = x.maxCoeff();
+    if (most == hidden) return;
+    x -= most + std::log((x - most).exp().sum());
+  }
+  float* score = products(0, r);
+  for (Index c = begin; c < end; ++c) {
+    float most = score[c];
+    for (Index h = 1; h < heads(); ++h) most = std::max(most, products(h, r)[c]);
+    if (most == hidden) continue;
+    float sum = 0;
+    for (Index h = 0; h < heads(); ++h) sum += std::exp(products(h, r)[c] - most);
+    score[c] = most + std::log(sum);
+  }
+}
+
+void read_mean_attention(const LogitSource<float>& passage, std::span<const Index> rows,
+                         Matrix<float>& work, Matrix<float>& mean) {
+  const auto count = static_cast<Index>(rows.size());
+  const Index heads = passage.q.count, cols = passage.k.rows;
+  LogitSource<float> source = passage;
+  source.rows = rows;
+  work.resize(heads * count, cols);
+  attention_matrix(source, {work.data(), count * cols, cols}, Run{1, {}});
+  mean = work.topRows(count);
+  for (Index h = 1; h < heads; ++h) mean += work.middleRows(h * count, count);
+  mean /= static_cast<float>(heads);
+}
+
+}  // namespace headfit

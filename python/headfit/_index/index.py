@@ -1,0 +1,215 @@
+"""The smallest head that finds the keys a trained head attends to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from headfit import _core
+from headfit._base.arguments import (
+    as_choice,
+    as_count,
+    check_between,
+    check_callable,
+    seed_from,
+    shown,
+    thread_count,
+)
+from headfit._base.calls import standard_arithmetic
+from headfit._base.types import PositionLike, Seed
+from headfit._compress.maps import split
+from headfit._compress.passages import checked_shares
+from headfit._fit.learned import effort_steps
+from headfit._index.group import Group
+from headfit._index.result import DTYPES, FORMS, Index, Indexes
+from headfit.errors import InputError
+
+EFFORTS = {"low": 100, "medium": 250, "high": 1000}
+ROWS = 64  # of one passage in every step
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+
+
+@standard_arithmetic()
+def index(
+    passages: Any,
+    *,
+    dim: int | None = None,
+    mass: float | None = None,
+    keys: int = 64,
+    window: int = 32,
+    first: int = 4,
+    dtype: str = "float8_e4m3fn",
+    form: str = "sum",
+    rotated: PositionLike = None,
+    length: int | None = None,
+    held_out: float = 0.25,
+    validation: float = 0.25,
+    effort: str | int = "medium",
+    callback: Callable[[Any, float], Any] | None = None,
+    rng: Seed = 0,
+    num_threads: int | None = None,
+) -> Index | Indexes:
+    """Find a few numbers of each key by which the keys are found that a head attends to.
+
+    Sparse attention scores all keys with a small head, and attends to the best in full. This finds
+    the small head for a trained one: a map P_k of the keys, and P_q of the queries of each head
+    that shares them, of shape (D, d). Some passages are held out to judge what it finds.
+
+    Parameters
+    ----------
+    passages : sequence of (Q, K) or of Attention, or mapping
+        Queries and keys of one key head in some passages: Q of shape (n, D), or (heads, n, D) for
+        query heads that share K, of shape (m, D). Or a mapping with such passages for each of
+        several key heads, by any names: ``heads.passages()`` of a capture. Masks and sinks are
+        those of each `Attention`.
+    dim : int, optional
+        The numbers d of a key. 8 where neither `dim` nor `mass` is given.
+    mass : float in (0, 1), optional
+        In place of `dim`: the smallest of some sizes with which the keys found have this share of
+        the attention that the best keys have, in the mean over rows of the passages that choose.
+    keys : int, default 64
+        How many keys a row attends to, with those that are kept anyway. Only the choice of a size
+        and what is reported depend on it.
+    window, first : int, default 32 and 4
+        What every row attends to anyway: its own token and those before it, `window` in all; and
+        the first keys that it sees.
+    dtype : str
+        In which mapped queries and keys are stored: "float32", "float16", "bfloat16",
+        "float8_e4m3fn", "int8" or "int4". The last three have a scale for each key, in bfloat16.
+    form : "sum" or "dot", default "sum"
+        The score of a key: the logarithm of the sum over query heads of the softmax of
+        ``Q[h] @ P_q[h] @ (K @ P_k).T`` over visible keys; or the sum over query heads of these
+        products, which is one product of a query with a key.
+    rotated : rotary position, optional
+        The position by which queries and keys have been rotated already, as those that
+        `headfit.torch.capture` reads: ("rope-half", inv_freq), ... Passages with a `position` of
+        their own need none. With either, passages are moved in the fit.
+    length : int, optional
+        The number of tokens for which the index is meant. With rotary positions, passages are
+        moved so far that the last one is at this position. Twice that of the longest passage when
+        None.
+    held_out, validation : float, default 0.25
+        The shares of the passages that judge the result, and of the others that choose among the
+        steps of the descent; as in `compress`. A single passage does all three.
+    effort : "low", "medium", "high" or int, default "medium"
+        The steps of the descent: 100, 250 or 1000. 0 takes the closed form.
+    callback : callable, optional
+        Called after each fit with the name of the key head and the loss on the passages that
+        choose. What it returns is not used.
+    rng : seed or Generator, default 0
+        For the division of the passages, and the rows and moves of each step.
+    num_threads : int, optional
+        Key heads are fitted side by side. The result does not depend on it.
+
+    Returns
+    -------
+    Index or Indexes
+        ``result.select(Q, K)`` are the keys of each row. For a mapping, a result with an `Index`
+        for each key head.
+
+    Raises
+    ------
+    InputError, NonFiniteError
+        For arguments that do not fit, before any work starts; those of a key head name it.
+
+    See Also
+    --------
+    compress : smaller heads that reproduce the attention itself, which takes more.
+    compress_keys : the whole keys in few bytes.
+
+    Notes
+    -----
+    The start is KQ-SVD (arXiv 2512.05916) of the group with keys centred within their passage. With
+    p the mean attention of the query heads, s the scores and F the keys of a row that are not kept
+    anyway, Adam descends the cross-entropy -sum_F p log softmax_F(s) of a few rows of one passage
+    per step, summed and divided by the sum of p, with the rounding inside. The number of keys does
+    not enter. Maps act after the rotation, so that they know only the angles that they have seen:
+    every step moves its passage by a random number of tokens, and the moments of the start are
+    averaged over such moves.
+
+    A step costs O(rows m heads D) time; memory is that of the passages, and O(m) for each thread.
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> rng = np.random.default_rng(0)
+    >>> mix = rng.normal(size=(2, 16, 16)) * 1.5 ** -np.arange(16) * 2
+    >>> passages = [hf.Attention(*(rng.normal(size=(150, 16)) @ mix), mask="causal")
+    ...             for _ in range(8)]
+    >>> found = hf.index(passages, dim=4, keys=24, window=8, first=2)
+    >>> found.bytes, found.quality.share_mean > found.others["loki"].share_mean
+    (6, True)
+    >>> found.select(*passages[0].stored, mask="causal").shape
+    (150, 24)
+    """
+    begun = time.perf_counter()
+    if dim is not None and mass is not None:
+        raise InputError("dim must not be given beside mass, which decides it")
+    bound = None if mass is None else check_between(mass, "mass", 0, 1)
+    window, first = as_count(window, "window", 1), as_count(first, "first", 0)
+    keys = as_count(keys, "keys", window + first + 1)
+    dtype, form = as_choice(dtype, "dtype", DTYPES), as_choice(form, "form", FORMS)
+    shares = checked_shares(held_out, validation)
+    steps, seed = effort_steps(effort, EFFORTS, least=0), seed_from(rng)
+    check_callable(callback, "callback")
+    threads = thread_count(num_threads)
+    several = isinstance(passages, Mapping)
+    if several and not passages:
+        raise InputError("passages must not be an empty mapping")
+    groups: dict[Any, Group] = {}
+    for name, own in passages.items() if several else [(None, passages)]:
+        try:
+            groups[name] = Group.of(own, rotated, length, shares, seed)
+            as_count(8 if dim is None else dim, "dim", 1, groups[name].dim)
+        except InputError as error:
+            if not several:
+                raise
+            raise type(error)(f"key head {shown(name)}: {error}") from error
+    closed = {name: group.closed_forms() for name, group in groups.items()}
+    descent = _core.IndexDescent(steps, ROWS, seed)
+    found: dict[Any, Index] = {}
+    for size in (8 if dim is None else dim,) if bound is None else SIZES:
+        left = [name for name in groups if name not in found]
+        starts = [
+            groups[name].starts(closed[name], min(size, groups[name].dim), form) for name in left
+        ]
+        done = None if callback is None else lambda at, loss, n=left: callback(n[at], loss)
+        fits = _core.fit_indexes(
+            [groups[name].core() for name in left], [s["kq-svd"] for s in starts],
+            _core.IndexOptions(form, dtype, first, window), descent, done, threads,
+        )  # fmt: skip
+        for name, start, (maps, start_loss, loss, seconds) in zip(left, starts, fits, strict=True):
+            group = groups[name]
+            p_q, p_k = split(maps, group.heads)
+            result = Index(
+                p_q, p_k, form, dtype, keys, window, first, group.lengths[1],
+                group.rotary.position if group.rotary else None,
+                **vars(group.parts), start_loss=start_loss, loss=loss, seconds=seconds,
+            )  # fmt: skip
+            if bound is not None and size < group.dim:
+                choosing = group.parts.validation
+                choosing = choosing if choosing.size else group.parts.calibration
+                if result.judge([group.passages[i] for i in choosing]).share_mean < bound:
+                    continue
+            found[name] = _judged(result, group, start, threads)
+        if len(found) == len(groups):
+            break
+    results = {name: found[name] for name in groups}
+    return Indexes(results, time.perf_counter() - begun) if several else results[None]
+
+
+def _judged(result: Index, group: Group, starts: Mapping[str, Any], threads: int) -> Index:
+    """Judge an index and the closed forms on the held-out passages, or on the only one."""
+    places = group.parts.held_out if group.parts.held_out.size else group.parts.calibration
+    passages = [group.passages[i] for i in places]
+    others = {}
+    for name, maps in starts.items():
+        p_q, p_k = split(maps, group.heads)
+        other = replace(result, P_q=np.ascontiguousarray(p_q), P_k=np.ascontiguousarray(p_k))
+        others[name] = other.judge(passages, num_threads=threads)
+    quality = result.judge(passages, num_threads=threads)
+    return replace(result, quality=quality, others=others)

@@ -1,0 +1,410 @@
+"""Indexes: what they find, and how much of the attention that is."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from headfit import _core
+from headfit._attention.attention import Attention
+from headfit._base.arguments import as_count, thread_count
+from headfit._base.arrays import as_float_array, check_finite
+from headfit._base.calls import standard_arithmetic
+from headfit._base.display import Shown, plain_dict, text_table
+from headfit._compress.passages import as_dtype, with_shared_keys
+from headfit._fit.file_formats import write_head
+from headfit._shrink.result import as_text
+from headfit.errors import InputError
+
+FORMS = ("sum", "dot")
+DTYPES = {"float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8, "int4": 4}
+"""The bits of a number; with 8 and fewer a key has a scale of 16 bits."""
+MEANS = ("share_mean", "share_05", "share_01", "gain", "heaviest")
+PARTS = 8  # of the positions of a passage, for which the share is reported
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class IndexQuality(Shown):
+    """How much of the attention the keys that an index finds have, over all rows of some passages.
+
+    Masses are shares of the mean attention of the query heads. Rows whose keys are all attended to
+    are left out.
+
+    Attributes
+    ----------
+    rows : int
+    mass, exact_mass, kept_mass : float
+        The mean mass of the keys found; of as many best keys; and of those that are kept anyway.
+    share_mean, share_05, share_01, share_worst : float
+        The mass found as a share of that of the best keys: mean, 5th and 1st percentile, least.
+    gain : float
+        The same of the mass beyond what is kept anyway, summed over rows.
+    recall : float
+        The mean share of the best keys that were found, those that are kept anyway left out.
+    heaviest : float
+        In how many rows the heaviest of these was found, as a share.
+    kl : float
+        The mean of -log of the mass found: the KL divergence of attention to the keys found from
+        the whole, in nats.
+    share_by_position : ndarray, shape (8,)
+        The mean share in each eighth of the longest passage; NaN without rows.
+    """
+
+    rows: int
+    mass: float
+    exact_mass: float
+    kept_mass: float
+    share_mean: float
+    share_05: float
+    share_01: float
+    share_worst: float
+    gain: float
+    recall: float
+    heaviest: float
+    kl: float
+    share_by_position: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, judged: Sequence[Any], keys: int) -> IndexQuality:
+        """Summarise what the core measured in passages: arrays by rows."""
+        columns = zip(*judged, strict=True) if judged else [[np.zeros(0)]] * 6
+        kept, free, found, exact, recall, heaviest = (np.concatenate(x).ravel() for x in columns)
+        place = np.concatenate([np.arange(len(x[0])) for x in judged] or [np.zeros(0, np.intp)])
+        part = place * PARTS // max(1, place.max(initial=0) + 1)
+        chosen = (free > keys) & (exact > 0)
+        kept, found, exact, part = kept[chosen], found[chosen], exact[chosen], part[chosen]
+        share = found / exact
+        with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # there may be no rows
+            each = np.bincount(part, share, PARTS) / np.bincount(part, minlength=PARTS)
+            low = np.quantile(share, (0.05, 0.01, 0)) if share.size else [math.nan] * 3
+            means = [float(x.mean()) for x in (found, exact, kept, share)]
+            gain = float((found - kept).sum() / (exact - kept).sum())
+            hits = [float(x[chosen].mean()) for x in (recall, heaviest)]
+            kl = float(-np.log(found).mean())
+        return cls(share.size, *means, *map(float, low), gain, *hits, kl, each)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all as plain Python values, for JSON."""
+        return plain_dict(vars(self))
+
+    def _facts(self) -> dict[str, str]:
+        return {
+            "finds": f"{self.share_mean:.4f} of the best keys' mass (5% {self.share_05:.3f}, 1% "
+            f"{self.share_01:.3f}, worst {self.share_worst:.2f}), {self.gain:.3f} of what is not "
+            "kept anyway",
+            "mass": f"{self.mass:.4f}, of the best keys {self.exact_mass:.4f}",
+            "the heaviest key": f"in {self.heaviest:.1%} of the rows",
+        }
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Index(Shown):
+    """A small head that finds the keys which the query heads of a key head attend to.
+
+    Attributes
+    ----------
+    P_q : ndarray, shape (heads, D, d)
+    P_k : ndarray, shape (D, d)
+        What is stored of keys K, with positions applied, is ``K @ P_k``, and of queries
+        ``Q[h] @ P_q[h]``, both rounded to `dtype`. The scale of the head is part of P_q.
+    form, dtype, keys, window, first, length : str or int
+        As in the call of `index`.
+    position : tuple, or None
+        The rotary positions of queries and keys, with their frequencies.
+    calibration, validation, held_out : ndarray of int
+        Which passages the maps were fitted to, chosen by, and judged on.
+    start_loss, loss : float
+        The cross-entropy of some rows of the passages that choose, in nats: of the closed form, and
+        of what was found.
+    seconds : float
+        Of the fit.
+    quality : IndexQuality
+        On the held-out passages.
+    others : dict
+        The same of closed forms of this size and dtype: "kq-svd" (the start) and "loki".
+    """
+
+    P_q: NDArray[np.float32]
+    P_k: NDArray[np.float32]
+    form: str
+    dtype: str
+    keys: int
+    window: int
+    first: int
+    length: int
+    position: tuple[str, tuple[float, ...]] | None
+    calibration: NDArray[np.intp]
+    validation: NDArray[np.intp]
+    held_out: NDArray[np.intp]
+    start_loss: float
+    loss: float
+    seconds: float
+    quality: IndexQuality | None = None
+    others: dict[str, IndexQuality] = field(default_factory=dict)
+
+    @property
+    def dim(self) -> int:
+        """The numbers d of a key."""
+        return self.P_k.shape[1]
+
+    @property
+    def bytes(self) -> float:
+        """What is stored of a key, in bytes, its scale included."""
+        bits = DTYPES[self.dtype]
+        return bits * self.dim / 8 + (2 if bits <= 8 else 0)
+
+    @standard_arithmetic()
+    def store(self, K: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return what is stored of keys with positions applied, shape (m, D).
+
+        Returns
+        -------
+        numbers : ndarray, shape (m, d)
+            As float32, which holds each number of the dtype; scores are made of these, times the
+            scale of their key.
+        scales : ndarray, shape (m,)
+            1 where the dtype has no scale.
+
+        Raises
+        ------
+        InputError, NonFiniteError
+            For keys of another shape, or such as float32 does not hold.
+        """
+        keys = as_float_array(K, "K").astype(np.float32)
+        if keys.ndim != 2 or keys.shape[1] != len(self.P_k):
+            raise InputError(f"K must have shape (m, {len(self.P_k)}); got {keys.shape}")
+        check_finite(keys, "K in float32")
+        rounded, scales = _core.round_index_rows(keys @ self.P_k, self.dtype)
+        return rounded / scales[:, np.newaxis], scales
+
+    @standard_arithmetic()
+    def scores(
+        self, Q: Any, K: Any = None, *, num_threads: int | None = None, **options: Any
+    ) -> NDArray[np.float32]:
+        """Return the scores of all keys, shape (n, m); -inf where they are masked.
+
+        Parameters
+        ----------
+        Q, K : array_like, shape (n, D) or (heads, n, D), and (m, D)
+            Of the original head; or Q an `Attention`.
+        num_threads : int, optional
+        **options
+            Those of `Attention`.
+
+        Raises
+        ------
+        InputError, NonFiniteError
+            For arguments that do not fit.
+        """
+        core = self._passage(Q, K, options).core
+        scores: NDArray[np.float32] = _core.score_keys(
+            core, self._maps, self._core_options, thread_count(num_threads)
+        )
+        return scores
+
+    @standard_arithmetic()
+    def select(
+        self,
+        Q: Any,
+        K: Any = None,
+        *,
+        keys: int | None = None,
+        num_threads: int | None = None,
+        **options: Any,
+    ) -> NDArray[np.int32]:
+        """Return the keys that each row attends to, rising; -1 after them where there are fewer.
+
+        Parameters
+        ----------
+        Q, K, num_threads, **options
+            As in `scores`.
+        keys : int, optional
+            How many, with those that are kept anyway. That of the index when None.
+
+        Returns
+        -------
+        ndarray, shape (n, keys)
+
+        Raises
+        ------
+        InputError, NonFiniteError
+            For arguments that do not fit.
+        """
+        attention, count = self._passage(Q, K, options), self._count(keys)
+        found: NDArray[np.int32] = _core.select_keys(
+            attention.core, self._maps, self._core_options, count, thread_count(num_threads)
+        )
+        return found
+
+    def apply(self, Q: Any, K: Any = None, *, keys: int | None = None, **options: Any) -> Attention:
+        """Return the attention of a passage to the keys that are found alone, by a sparse mask.
+
+        Arguments and errors are those of `select`.
+        """
+        attention = self._passage(Q, K, options)
+        columns = self.select(attention, keys=keys)
+        rows, _ = np.nonzero(columns >= 0)
+        places = (np.ones(len(rows), bool), (rows, columns[columns >= 0]))
+        own: dict[str, Any] = {**vars(attention.options), "key_mask": None, "key_lengths": None}
+        own["mask"] = sp.csr_array(places, shape=(attention.n, attention.m))
+        return Attention(attention.Q, attention.K, **own)
+
+    @standard_arithmetic()
+    def judge(
+        self, passages: Sequence[Any], *, keys: int | None = None, num_threads: int | None = None
+    ) -> IndexQuality:
+        """Measure how much of the attention is found in other passages.
+
+        Parameters
+        ----------
+        passages : sequence of Attention or of (Q, K)
+        keys : int, optional
+            As in `select`.
+        num_threads : int, optional
+
+        Raises
+        ------
+        InputError, NonFiniteError
+            For arguments that do not fit.
+        """
+        count, threads = self._count(keys), thread_count(num_threads)
+        judged = []
+        for passage in passages:
+            pair = passage if isinstance(passage, tuple) else (passage, None)
+            core = self._passage(*pair, {}).core
+            judged.append(_core.judge_index(core, self._maps, self._core_options, count, threads))
+        return IndexQuality.of(judged, count - self.window - self.first)
+
+    def tensors(self) -> dict[str, NDArray[np.float32]]:
+        """Return the maps by name."""
+        return {"P_q": self.P_q, "P_k": self.P_k}
+
+    def save(self, path: Any) -> None:
+        """Write the maps to a ``.safetensors`` or ``.npz`` file, for other tools.
+
+        Raises
+        ------
+        InputError
+            For another suffix.
+        ImportError
+            Without the package safetensors, where the suffix asks for it.
+        """
+        names = ("form", "dtype", "keys", "window", "first", "length", "position")
+        about = {"index": 1, **{name: getattr(self, name) for name in names}}
+        write_head(path, self.tensors(), json.dumps(about), "float32")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the maps as plain Python values, for JSON."""
+        named = {n: x for n, x in vars(self).items() if n not in ("P_q", "P_k")}
+        named["quality"] = self.quality.to_dict()
+        named["others"] = {name: other.to_dict() for name, other in self.others.items()}
+        return plain_dict({"dim": self.dim, "bytes": self.bytes, **named})
+
+    @property
+    def _maps(self) -> NDArray[np.float32]:
+        return np.vstack([*self.P_q, self.P_k])
+
+    @property
+    def _core_options(self) -> Any:
+        return _core.IndexOptions(self.form, self.dtype, self.first, self.window)
+
+    def _count(self, keys: int | None) -> int:
+        return as_count(self.keys if keys is None else keys, "keys", self.window + self.first + 1)
+
+    def _passage(self, Q: Any, K: Any, options: dict[str, Any]) -> Attention:
+        """Return a passage in float32, with positions applied; warn where it is too long."""
+        given = with_shared_keys(Attention.of(Q, K, **options), 0)
+        with np.errstate(over="ignore"):
+            attention = as_dtype(given.rotated(), np.float32)
+        heads = len(attention.Q) if attention.Q.ndim == 3 else 1
+        if (heads, attention.dim) != self.P_q.shape[:2]:
+            raise InputError(
+                f"Q must have {len(self.P_q)} heads of size {len(self.P_k)}; got {heads} of size "
+                f"{attention.dim}"
+            )
+        if attention.m > self.length and self.position is not None:
+            warnings.warn(
+                f"a passage has {attention.m} tokens, but the index is meant for {self.length}: "
+                "its maps have not seen such positions",
+                stacklevel=4,
+            )
+        return attention
+
+    def _facts(self) -> dict[str, str]:
+        facts = {
+            "index": f"size {len(self.P_k)} -> {self.dim}, {self.dtype}, form {self.form!r}: "
+            f"{self.bytes:g} bytes per key",
+            f"{self.keys} keys": f"{self.window} before and {self.first} first ones kept anyway",
+        }
+        for name, quality in {"finds": self.quality, **self.others}.items():
+            if quality is not None:
+                facts[name] = quality._facts()["finds"]
+        return {**facts, "time": f"{self.seconds:.3g} s"}
+
+    def __repr__(self) -> str:
+        return as_text(self, "index", "time")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Indexes(Shown):
+    """The indexes of several key heads.
+
+    Attributes
+    ----------
+    heads : dict
+        An `Index` for each key head, by the names of the call.
+    seconds : float
+        Of the whole call.
+    """
+
+    heads: dict[Any, Index]
+    seconds: float
+
+    def __getitem__(self, name: Hashable) -> Index:
+        return self.heads[name]
+
+    @property
+    def bytes(self) -> float:
+        """The mean over key heads of what is stored of a key."""
+        return float(np.mean([head.bytes for head in self.heads.values()]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of all heads as plain Python values, for JSON; without their maps."""
+        heads = {name: head.to_dict() for name, head in self.heads.items()}
+        return plain_dict({"heads": heads, "bytes": self.bytes, "seconds": self.seconds})
+
+    def __str__(self) -> str:
+        """Return a table: what each way of finding keys finds, in the mean over the heads."""
+        names = ("share of the best keys' mass", "5%", "1%", "worst", "gain", "heaviest found")
+        heads = self.heads.values()
+        ways = {"index": [h.quality for h in heads]}
+        ways |= {w: [h.others[w] for h in heads] for w in next(iter(heads)).others}
+        rows = []
+        for way, found in ways.items():
+            q = [vars(x) for x in found if x is not None]
+            means = {n: float(np.mean([x[n] for x in q])) for n in MEANS}
+            rows.append([way, *(f"{means[n]:.3f}" for n in MEANS[:3]),
+                         f"{min(x['share_worst'] for x in q):.2f}",
+                         *(f"{means[n]:.3f}" for n in MEANS[3:])])  # fmt: skip
+        return text_table(repr(self), ["", *names], rows)
+
+    def _facts(self) -> dict[str, str]:
+        shares = [head.quality.share_mean for head in self.heads.values() if head.quality]
+        return {
+            "heads": f"{len(self.heads)} key heads: {self.bytes:.3g} bytes per key",
+            "finds": f"{np.mean(shares):.4f} of the best keys' mass, in the worst head "
+            f"{min(shares):.4f}",
+            "time": f"{self.seconds:.3g} s",
+        }
+
+    def __repr__(self) -> str:
+        return as_text(self, "heads", "time")

@@ -235,7 +235,7 @@ class _Layer:
         if positions.table is not None:
             cosines, sines = np.hsplit(positions.table[: k.shape[-2]], 2)
             k = turn(k, cosines, -sines, positions.halves, np.empty_like(k))
-        return k if k.ndim == 2 else np.hstack(k)
+        return k if k.ndim == 2 else np.hstack(list(k))
 
     def result(self, fit: Any, threads: int) -> CompressedKeys:
         """Judge maps on the held-out passages, or on the only one."""

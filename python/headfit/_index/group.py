@@ -12,12 +12,20 @@ from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_count, as_generator
-from headfit._base.positions import Rotary, as_positions, turn
+from headfit._base.positions import Rotary, as_positions, as_rotary, turn
 from headfit._compress.free_maps import ClosedForm, Moment, roots
 from headfit._compress.passages import Parts, attentions_of, rotated_float32, with_shared_keys
 from headfit.errors import InputError
 
 MOVES = 32  # of the positions of passages, over which second moments are averaged
+
+
+def without_bias(attention: Attention, place: int) -> Attention:
+    """Return an attention of one key head; refuse a bias, which no index knows."""
+    position = attention.position
+    if attention.bias is not None or (position and not as_rotary(position, attention.dim)):
+        raise InputError(f"passage {place} has a bias or ALiBi, which no index knows")
+    return with_shared_keys(attention, place)
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,9 @@ class Group:
     lengths: tuple[int, int]
 
     @classmethod
-    def of(cls, passages: Any, rotated: Any, length: Any, shares: Any, seed: int) -> Group:
+    def of(
+        cls, passages: Any, rotated: Any, length: Any, shares: tuple[float, float], seed: int
+    ) -> Group:
         """Check passages."""
         given = [with_shared_keys(a, i) for i, a in
                  enumerate(attentions_of(passages, None, LogitOptions()))]  # fmt: skip
@@ -122,4 +132,4 @@ class Group:
         kq = kq_svd.maps([scale * np.eye(self.dim)] * self.heads, dim)
         keys = np.linalg.eigh(moment)[1][:, : -dim - 1 : -1]
         loki = np.vstack([scale * keys] * self.heads + [keys])
-        return {"kq-svd": np.float32(kq), "loki": np.float32(loki)}
+        return {"kq-svd": kq.astype(np.float32), "loki": loki.astype(np.float32)}

@@ -152,7 +152,7 @@ def index(
     bound = None if mass is None else check_between(mass, "mass", 0, 1)
     window, first = as_count(window, "window", 1), as_count(first, "first", 0)
     keys = as_count(keys, "keys", window + first + 1)
-    dtype, form = as_choice(dtype, "dtype", DTYPES), as_choice(form, "form", FORMS)
+    dtype, form = as_choice(dtype, "dtype", tuple(DTYPES)), as_choice(form, "form", FORMS)
     shares = checked_shares(held_out, validation)
     steps, seed = effort_steps(effort, EFFORTS, least=0), seed_from(rng)
     check_callable(callback, "callback")

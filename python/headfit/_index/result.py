@@ -19,8 +19,9 @@ from headfit._base.arguments import as_count, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, plain_dict, text_table
-from headfit._compress.passages import as_dtype, with_shared_keys
+from headfit._compress.passages import as_dtype
 from headfit._fit.file_formats import write_head
+from headfit._index.group import without_bias
 from headfit._shrink.result import as_text
 from headfit.errors import InputError
 
@@ -58,39 +59,41 @@ class IndexQuality(Shown):
         The mean share in each eighth of the longest passage; NaN without rows.
     """
 
-    rows: int
-    mass: float
-    exact_mass: float
-    kept_mass: float
-    share_mean: float
-    share_05: float
-    share_01: float
-    share_worst: float
-    gain: float
-    recall: float
-    heaviest: float
-    kl: float
-    share_by_position: NDArray[np.float64]
+    rows: int = 0
+    mass: float = math.nan
+    exact_mass: float = math.nan
+    kept_mass: float = math.nan
+    share_mean: float = math.nan
+    share_05: float = math.nan
+    share_01: float = math.nan
+    share_worst: float = math.nan
+    gain: float = math.nan
+    recall: float = math.nan
+    heaviest: float = math.nan
+    kl: float = math.nan
+    share_by_position: NDArray[np.float64] = field(default_factory=lambda: np.full(PARTS, np.nan))
 
     @classmethod
-    def of(cls, judged: Sequence[Any], keys: int) -> IndexQuality:
-        """Summarise what the core measured in passages: arrays by rows."""
-        columns = zip(*judged, strict=True) if judged else [[np.zeros(0)]] * 6
-        kept, free, found, exact, recall, heaviest = (np.concatenate(x).ravel() for x in columns)
-        place = np.concatenate([np.arange(len(x[0])) for x in judged] or [np.zeros(0, np.intp)])
-        part = place * PARTS // max(1, place.max(initial=0) + 1)
-        chosen = (free > keys) & (exact > 0)
-        kept, found, exact, part = kept[chosen], found[chosen], exact[chosen], part[chosen]
-        share = found / exact
-        with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # there may be no rows
+    def of(cls, judged: Sequence[tuple[NDArray[np.float64], ...]], keys: int) -> IndexQuality:
+        """Summarise what the core measured of the rows of passages that have more free keys."""
+        place = np.concatenate([np.arange(len(passage[0])) for passage in judged])
+        columns = [np.concatenate(column) for column in zip(*judged, strict=True)]
+        chosen = (columns[1] > keys) & (columns[3] > 0)
+        if not chosen.any():
+            return cls()
+        part = (place * PARTS // (place.max() + 1))[chosen]
+        kept, _, found, exact, recall, heaviest = (column[chosen] for column in columns)
+        share, beyond = found / exact, (exact - kept).sum()
+        low = np.quantile(share, (0.05, 0.01, 0)).tolist()
+        with np.errstate(invalid="ignore", divide="ignore"):
             each = np.bincount(part, share, PARTS) / np.bincount(part, minlength=PARTS)
-            low = np.quantile(share, (0.05, 0.01, 0)) if share.size else [math.nan] * 3
-            means = [float(x.mean()) for x in (found, exact, kept, share)]
-            gain = float((found - kept).sum() / (exact - kept).sum())
-            hits = [float(x[chosen].mean()) for x in (recall, heaviest)]
             kl = float(-np.log(found).mean())
-        return cls(share.size, *means, *map(float, low), gain, *hits, kl, each)
+        return cls(
+            rows=share.size, mass=found.mean(), exact_mass=exact.mean(), kept_mass=kept.mean(),
+            share_mean=share.mean(), share_05=low[0], share_01=low[1], share_worst=low[2],
+            gain=(found - kept).sum() / beyond if beyond > 0 else 1.0, recall=recall.mean(),
+            heaviest=heaviest.mean(), kl=kl, share_by_position=each,
+        )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """Return all as plain Python values, for JSON."""
@@ -148,13 +151,13 @@ class Index(Shown):
     start_loss: float
     loss: float
     seconds: float
-    quality: IndexQuality | None = None
+    quality: IndexQuality = field(default_factory=IndexQuality)
     others: dict[str, IndexQuality] = field(default_factory=dict)
 
     @property
     def dim(self) -> int:
         """The numbers d of a key."""
-        return self.P_k.shape[1]
+        return int(self.P_k.shape[1])
 
     @property
     def bytes(self) -> float:
@@ -266,7 +269,7 @@ class Index(Shown):
 
         Parameters
         ----------
-        passages : sequence of Attention or of (Q, K)
+        passages : sequence of Attention or of (Q, K), not empty
         keys : int, optional
             As in `select`.
         num_threads : int, optional
@@ -279,8 +282,8 @@ class Index(Shown):
         count, threads = self._count(keys), thread_count(num_threads)
         judged = []
         for passage in passages:
-            pair = passage if isinstance(passage, tuple) else (passage, None)
-            core = self._passage(*pair, {}).core
+            Q, K = passage if isinstance(passage, tuple) else (passage, None)
+            core = self._passage(Q, K, {}).core
             judged.append(_core.judge_index(core, self._maps, self._core_options, count, threads))
         return IndexQuality.of(judged, count - self.window - self.first)
 
@@ -322,7 +325,7 @@ class Index(Shown):
 
     def _passage(self, Q: Any, K: Any, options: dict[str, Any]) -> Attention:
         """Return a passage in float32, with positions applied; warn where it is too long."""
-        given = with_shared_keys(Attention.of(Q, K, **options), 0)
+        given = without_bias(Attention.of(Q, K, **options), 0)
         with np.errstate(over="ignore"):
             attention = as_dtype(given.rotated(), np.float32)
         heads = len(attention.Q) if attention.Q.ndim == 3 else 1
@@ -346,8 +349,7 @@ class Index(Shown):
             f"{self.keys} keys": f"{self.window} before and {self.first} first ones kept anyway",
         }
         for name, quality in {"finds": self.quality, **self.others}.items():
-            if quality is not None:
-                facts[name] = quality._facts()["finds"]
+            facts[name] = quality._facts()["finds"]
         return {**facts, "time": f"{self.seconds:.3g} s"}
 
     def __repr__(self) -> str:
@@ -390,7 +392,7 @@ class Indexes(Shown):
         ways |= {w: [h.others[w] for h in heads] for w in next(iter(heads)).others}
         rows = []
         for way, found in ways.items():
-            q = [vars(x) for x in found if x is not None]
+            q = [vars(x) for x in found]
             means = {n: float(np.mean([x[n] for x in q])) for n in MEANS}
             rows.append([way, *(f"{means[n]:.3f}" for n in MEANS[:3]),
                          f"{min(x['share_worst'] for x in q):.2f}",
@@ -398,7 +400,7 @@ class Indexes(Shown):
         return text_table(repr(self), ["", *names], rows)
 
     def _facts(self) -> dict[str, str]:
-        shares = [head.quality.share_mean for head in self.heads.values() if head.quality]
+        shares = [head.quality.share_mean for head in self.heads.values()]
         return {
             "heads": f"{len(self.heads)} key heads: {self.bytes:.3g} bytes per key",
             "finds": f"{np.mean(shares):.4f} of the best keys' mass, in the worst head "

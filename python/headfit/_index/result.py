@@ -346,7 +346,7 @@ class Index(Shown):
         facts = {
             "index": f"size {len(self.P_k)} -> {self.dim}, {self.dtype}, form {self.form!r}: "
             f"{self.bytes:g} bytes per key",
-            f"{self.keys} keys": f"{self.window} before and {self.first} first ones kept anyway",
+            "keys": f"{self.keys} a row, the last {self.window} and the first {self.first} always",
         }
         for name, quality in {"finds": self.quality, **self.others}.items():
             facts[name] = quality._facts()["finds"]

@@ -88,11 +88,12 @@ class IndexQuality(Shown):
         with np.errstate(invalid="ignore", divide="ignore"):
             each = np.bincount(part, share, PARTS) / np.bincount(part, minlength=PARTS)
             kl = float(-np.log(found).mean())
+        means = {"mass": found, "exact_mass": exact, "kept_mass": kept, "share_mean": share,
+                 "recall": recall, "heaviest": heaviest}  # fmt: skip
         return cls(
-            rows=share.size, mass=found.mean(), exact_mass=exact.mean(), kept_mass=kept.mean(),
-            share_mean=share.mean(), share_05=low[0], share_01=low[1], share_worst=low[2],
-            gain=(found - kept).sum() / beyond if beyond > 0 else 1.0, recall=recall.mean(),
-            heaviest=heaviest.mean(), kl=kl, share_by_position=each,
+            rows=share.size, share_05=low[0], share_01=low[1], share_worst=low[2],
+            gain=float((found - kept).sum() / beyond) if beyond > 0 else 1.0, kl=kl,
+            share_by_position=each, **{name: float(x.mean()) for name, x in means.items()},
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:

@@ -63,18 +63,24 @@ class Call:
             if passage is not None:
                 yield self._part(b, passage), b, passage.rows, passage.keys
 
-    def passages(self) -> Iterator[Attention]:
-        """Yield the attention of each entry of the batch, without padding.
+    def entries(self) -> Iterator[tuple[int, Passage, Attention]]:
+        """Yield the number, the place and the attention of each entry of the batch.
 
-        Its leading axis is heads. An entry that is padding alone is left out.
+        The attention is without padding, and its leading axis is heads. An entry that is padding
+        alone is left out.
         """
-        if self.masks.passages is not None:
-            yield from (part for part, *_ in self.parts())
-            return
         mask = self.masks.mask
         for b in range(len(self.q)):
             own = mask[b % len(mask)] if isinstance(mask, np.ndarray) else mask
-            yield self._part(b, Passage(slice(None), slice(None), own))
+            passage: Passage | None = Passage(slice(None), slice(None), own)
+            if self.masks.passages is not None:
+                passage = self.masks.passages[b]
+            if passage is not None:
+                yield b, passage, self._part(b, passage)
+
+    def passages(self) -> Iterator[Attention]:
+        """Yield the attention of each entry of the batch, without padding."""
+        return (attention for *_, attention in self.entries())
 
     def _part(self, b: int, passage: Passage) -> Attention:
         rows, keys, mask = passage

@@ -1,0 +1,166 @@
+"""`indexed`: a PyTorch model whose layers attend to the keys alone that an index finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from headfit._base.arguments import as_count, shown, thread_count
+from headfit._index.result import Index
+from headfit.errors import CaptureError, InputError
+from headfit.torch.call import Call, key_head
+from headfit.torch.capture import Recorder
+from headfit.torch.captured import CapturedHeads
+from headfit.torch.observed import ObservedCall, dot_product_call, transformers_call
+
+
+@contextmanager
+def indexed(
+    model: torch.nn.Module, heads: Any, *, keys: int | None = None, num_threads: int | None = None
+) -> Iterator[dict[str, int]]:
+    """Let a model attend only to the keys that indexes find, as long as the context lasts.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model that `capture` can read: one of Hugging Face transformers with the attention
+        implementation "sdpa" or "eager", or other code that calls
+        `torch.nn.functional.scaled_dot_product_attention` itself.
+    heads : Indexes or mapping of (layer, key head) to Index
+        What `index` makes of `CapturedHeads.passages`. A layer is given by its name in the model.
+        Key heads without an entry attend to all keys.
+    keys : int, optional
+        How many keys a row attends to, with those that are kept anyway; that of each index when
+        None.
+    num_threads : int, optional
+        For the selection.
+
+    Returns
+    -------
+    context manager of dict
+        How often each layer with indexes was called.
+
+    Raises
+    ------
+    InputError
+        For indexes that do not fit the heads of their layer: when the layer is called.
+    CaptureError
+        For a layer that the model lacks or that computes in another way. Leaving the context raises
+        one if the model ran and a layer with indexes was never called.
+
+    Notes
+    -----
+    The model's own mask decides which keys a row sees: causal, padded, or within a sliding window.
+    Of these the index selects, and the layer's own function is called with a mask of its choice.
+    So the output is that of sparse attention, in prefill and with a cache, but not its speed: a
+    mask has an entry for every pair.
+
+    Examples
+    --------
+    >>> import torch, headfit as hf, headfit.torch
+    >>> class Layer(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         q = x.unflatten(-1, (2, 8)).transpose(1, 2)
+    ...         return torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+    >>> model, generator = Layer(), torch.Generator().manual_seed(0)
+    >>> batch = 2 * torch.randn(6, 60, 16, generator=generator)
+    >>> with hf.torch.capture(model) as heads:
+    ...     whole = model(batch)
+    >>> found = hf.index(heads.passages(), dim=4, keys=24, window=8)
+    >>> with hf.torch.indexed(model, found) as calls:
+    ...     sparse = model(batch)
+    >>> calls, bool((sparse - whole).abs().mean() < 0.1)
+    ({'model': 1}, True)
+    """
+    selecting = _Selecting(model, heads, keys, thread_count(num_threads))
+    with selecting.watching():
+        yield selecting.calls
+    missing = [layer for layer, calls in selecting.calls.items() if not calls]
+    if selecting.ran and missing:
+        raise CaptureError(f"the model ran, and never called {', '.join(missing)}")
+
+
+class _Selecting(Recorder):
+    """A model whose attention functions are called with the masks of indexes."""
+
+    def __init__(self, model: Any, heads: Any, keys: int | None, threads: int) -> None:
+        super().__init__(model, CapturedHeads(model, 0, None), None, threads, False)
+        heads = getattr(heads, "heads", heads)
+        if not isinstance(heads, Mapping) or not heads:
+            raise InputError(
+                "heads must be what index returns, or a mapping of (layer, key head) to Index; "
+                f"got {shown(heads)}"
+            )
+        self.keys = keys
+        self.indexes: dict[str, dict[int, Index]] = {}
+        for name, index in heads.items():
+            is_name = isinstance(name, tuple) and [type(part) for part in name] == [str, int]
+            if not is_name or not isinstance(index, Index):
+                raise InputError(
+                    "heads must map (name of a layer, number of a key head) to Index; got "
+                    f"{shown(name)}: {type(index).__name__}"
+                )
+            if name[0].split("#")[0] not in self.names.values():
+                raise CaptureError(f"the model has no layer {name[0]!r}")
+            if keys is not None:
+                as_count(keys, "keys", index.window + index.first + 1)
+            self.indexes.setdefault(name[0], {})[name[1]] = index
+        self.calls = dict.fromkeys(self.indexes, 0)
+
+    def take(
+        self, layer: str, module: Any, function: Any, args: Any, kwargs: Any, kind: str | None
+    ) -> Any:
+        """Call a layer's own function, of a layer with indexes with a mask of what they select."""
+        if layer not in self.indexes:
+            return function(*args, **kwargs)
+        if function is F.multi_head_attention_forward:
+            raise CaptureError(
+                f"{layer}: MultiheadAttention makes its mask itself; no other can be put in its "
+                "place"
+            )
+        self.calls[layer] += 1
+        if kind is None:
+            seen = dot_product_call(layer, module, args, kwargs)
+            mask, causal, places = "attn_mask", "is_causal", ("query", "key", "value", "attn_mask")
+        else:
+            seen = transformers_call(layer, module, kind, args, kwargs)
+            mask, causal = "attention_mask", "is_causal"
+            places = ("query", "key", "value", "attention_mask")
+        given = {**dict(zip(places, args, strict=False)), **kwargs}
+        allowed = self.selected(self.record(seen), seen, given["key"].shape[-2])
+        allowed = allowed.reshape(*given["query"].shape[:-1], -1)
+        before = given.get(mask)
+        if before is not None and before.dtype == torch.bool:
+            allowed &= before
+        elif before is not None or kind == "eager":
+            zero = torch.zeros((), dtype=seen.query.dtype, device=seen.query.device)
+            allowed = (zero if before is None else before).masked_fill(~allowed, -torch.inf)
+        given |= {mask: allowed, causal: False}
+        query, key, value = (given.pop(name) for name in places[:3])
+        return function(query, key, value, **given)
+
+    def selected(self, call: Call, seen: ObservedCall, keys: int) -> Any:
+        """Return which keys queries attend to: a tensor of shape (batch, heads, n, keys)."""
+        batch, heads, n, _ = call.q.shape
+        group, own = heads // call.k.shape[1], self.indexes[seen.layer]
+        if not max(own) < call.k.shape[1]:
+            raise InputError(f"{seen.layer} has {call.k.shape[1]} key heads, not {max(own)}")
+        allowed = np.ones((batch, heads, n, keys), bool)
+        if seen.causal:
+            allowed &= np.tri(n, keys, call.k.shape[2] - n, dtype=bool)
+        for b, passage, attention in call.entries():
+            for at, index in own.items():
+                columns = index.select(
+                    key_head(attention, at), keys=self.keys, num_threads=self.threads
+                )
+                rows, _ = np.nonzero(columns >= 0)
+                chosen = np.zeros((attention.n, attention.m), bool)
+                chosen[rows, columns[columns >= 0]] = True
+                readers = allowed[b, at * group : (at + 1) * group, :, : call.k.shape[2]]
+                readers[:, passage.rows, passage.keys] = chosen
+        return torch.from_numpy(allowed).to(seen.query.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,13 +10,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from headfit._base.arguments import as_count, shown, thread_count
+from headfit._base.arguments import thread_count
 from headfit._index.result import Index
 from headfit.errors import CaptureError, InputError
 from headfit.torch.call import Call, key_head
 from headfit.torch.capture import Recorder
 from headfit.torch.captured import CapturedHeads
 from headfit.torch.observed import ObservedCall, dot_product_call, transformers_call
+from headfit.torch.smaller_heads import by_layer, running
 
 
 @contextmanager
@@ -78,11 +79,8 @@ def indexed(
     ({'model': 1}, True)
     """
     selecting = _Selecting(model, heads, keys, thread_count(num_threads))
-    with selecting.watching():
+    with running(selecting, selecting.calls):
         yield selecting.calls
-    missing = [layer for layer, calls in selecting.calls.items() if not calls]
-    if selecting.ran and missing:
-        raise CaptureError(f"the model ran, and never called {', '.join(missing)}")
 
 
 class _Selecting(Recorder):
@@ -90,26 +88,10 @@ class _Selecting(Recorder):
 
     def __init__(self, model: Any, heads: Any, keys: int | None, threads: int) -> None:
         super().__init__(model, CapturedHeads(model, 0, None), None, threads, False)
-        heads = getattr(heads, "heads", heads)
-        if not isinstance(heads, Mapping) or not heads:
-            raise InputError(
-                "heads must be what index returns, or a mapping of (layer, key head) to Index; "
-                f"got {shown(heads)}"
-            )
+        self.indexes = by_layer(heads, Index, "index", self)
         self.keys = keys
-        self.indexes: dict[str, dict[int, Index]] = {}
-        for name, index in heads.items():
-            is_name = isinstance(name, tuple) and [type(part) for part in name] == [str, int]
-            if not is_name or not isinstance(index, Index):
-                raise InputError(
-                    "heads must map (name of a layer, number of a key head) to Index; got "
-                    f"{shown(name)}: {type(index).__name__}"
-                )
-            if name[0].split("#")[0] not in self.names.values():
-                raise CaptureError(f"the model has no layer {name[0]!r}")
-            if keys is not None:
-                as_count(keys, "keys", index.window + index.first + 1)
-            self.indexes.setdefault(name[0], {})[name[1]] = index
+        for index in (one for own in self.indexes.values() for one in own.values()):
+            index._count(keys)
         self.calls = dict.fromkeys(self.indexes, 0)
 
     def take(

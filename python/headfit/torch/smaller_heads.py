@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -92,12 +92,47 @@ def smaller_heads(model: torch.nn.Module, heads: Any) -> Iterator[SmallerHeads]:
     >>> smaller.key_dims, bool((small - whole).abs().mean() < 0.3)
     ((16, 8), True)
     """
-    running = _Mapped(model, heads)
-    with running.watching():
-        yield running.found
-    missing = [layer for layer, calls in running.found.layers.items() if not calls]
-    if running.ran and missing:
+    mapped = _Mapped(model, heads)
+    with running(mapped, mapped.found.layers):
+        yield mapped.found
+
+
+@contextmanager
+def running(watching: Running, calls: Mapping[str, int]) -> Iterator[None]:
+    """Watch a model; refuse at the end that it never called a layer of `calls`."""
+    with watching.watching():
+        yield
+    missing = [layer for layer, count in calls.items() if not count]
+    if watching.ran and missing:
         raise CaptureError(f"the model ran, and never called {', '.join(missing)}")
+
+
+Found = TypeVar("Found")
+
+
+def by_layer(
+    heads: Any, kind: type[Found], maker: str, model: Running
+) -> dict[str, dict[int, Found]]:
+    """Return what a function found for key heads, by the layer of a model and the number in it."""
+    heads, what = getattr(heads, "heads", heads), kind.__name__
+    if not isinstance(heads, Mapping) or not heads:
+        raise InputError(
+            f"heads must be what {maker} returns, or a mapping of (layer, key head) to {what}; "
+            f"got {shown(heads)}"
+        )
+    layers: dict[str, dict[int, Found]] = {}
+    for name, head in heads.items():
+        is_name = isinstance(name, tuple) and [type(part) for part in name] == [str, int]
+        if not is_name or not isinstance(head, kind):
+            raise InputError(
+                f"heads must map (name of a layer, number of a key head) to {what}; got "
+                f"{shown(name)}: {type(head).__name__}"
+            )
+        # A module may compute several attentions: these have names with a number.
+        if name[0].split("#")[0] not in model.names.values():
+            raise CaptureError(f"the model has no layer {name[0]!r}")
+        layers.setdefault(name[0], {})[name[1]] = head
+    return layers
 
 
 class _Mapped(Running):
@@ -105,25 +140,8 @@ class _Mapped(Running):
 
     def __init__(self, model: Any, heads: Any) -> None:
         super().__init__(model)
-        heads = getattr(heads, "heads", heads)
-        if not isinstance(heads, Mapping) or not heads:
-            raise InputError(
-                "heads must be what compress returns, or a mapping of (layer, key head) to "
-                f"Compressed; got {shown(heads)}"
-            )
-        maps: dict[str, _LayerMaps] = {}
-        for name, head in heads.items():
-            is_name = isinstance(name, tuple) and [type(part) for part in name] == [str, int]
-            if not is_name or not isinstance(head, Compressed):
-                raise InputError(
-                    "heads must map (name of a layer, number of a key head) to Compressed; "
-                    f"got {shown(name)}: {type(head).__name__}"
-                )
-            layer, at = name
-            # A module may compute several attentions: these have names with a number.
-            if layer.split("#")[0] not in self.names.values():
-                raise CaptureError(f"the model has no layer {layer!r}")
-            maps.setdefault(layer, _LayerMaps(layer)).heads[at] = head
+        layers = by_layer(heads, Compressed, "compress", self)
+        maps = {layer: _LayerMaps(layer, own) for layer, own in layers.items()}
         self.found = SmallerHeads(maps, dict.fromkeys(maps, 0))
 
     def take(
@@ -150,7 +168,7 @@ class _LayerMaps:
     """The maps of some key heads of a layer, by number, with those of the query heads of each."""
 
     layer: str
-    heads: dict[int, Compressed] = field(default_factory=dict)
+    heads: dict[int, Compressed]
     _tensors: dict[Any, Any] = field(default_factory=dict)
 
     def apply(self, query: Any, key: Any, scale: float | None) -> tuple[Any, Any]:

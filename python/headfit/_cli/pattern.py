@@ -13,10 +13,20 @@ import headfit as hf
 from headfit import patterns
 from headfit._base.files import load_array, opened
 from headfit._base.sparse import load_matrix
-from headfit._cli.command import Call, Command, Outcome, command, examples, outcome
+from headfit._cli.command import (
+    Call,
+    Command,
+    Option,
+    Outcome,
+    command,
+    examples,
+    option,
+    options_of,
+    outcome,
+    pair,
+)
 from headfit._cli.files import MATRIX, PLOT, draw, save_matrix
 from headfit._cli.fitting import TOLERANCES
-from headfit._cli.options import Option, option, options_of, pair
 from headfit._cli.streams import DASH
 from headfit._fit.registry import METHODS
 from headfit.errors import InputError

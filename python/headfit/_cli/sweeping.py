@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headfit._base.files import as_path, opened
-from headfit._cli.command import Call, Outcome, command
-from headfit._cli.options import option, options_of
+from headfit._cli.command import Call, Outcome, command, option, options_of
 from headfit._sweep.work import Work, tasks_of
 from headfit.errors import InputError
 from headfit.sweep import grid, run

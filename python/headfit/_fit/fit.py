@@ -24,9 +24,8 @@ from headfit._base.types import Columns, MaskLike, Seed
 from headfit._cluster.cluster import Cluster
 from headfit._fit.ending import Ending, advice
 from headfit._fit.fitted_head import check_module, placed
-from headfit._fit.head import Head
+from headfit._fit.head import Head, Problem
 from headfit._fit.method import Method, Patience
-from headfit._fit.problem import Problem
 from headfit._fit.registry import as_method
 from headfit._fit.result import Fit, Search, Trial
 from headfit._target.append_dims import appended, exempt_from, in_two_parts

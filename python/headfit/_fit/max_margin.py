@@ -20,11 +20,9 @@ from headfit._base.machine import require_memory
 from headfit._base.types import Seed
 from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
 from headfit._fit.ending import Ending
-from headfit._fit.head import Head, tightened, with_narrow_queries
-from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, set_options
-from headfit._fit.problem import Problem
+from headfit._fit.head import Head, Problem, tightened, with_narrow_queries
+from headfit._fit.method import Attempt, Method, Patience, as_max_norm, bisected, check_norm
 from headfit._fit.result import Search
-from headfit._fit.search import bisected
 from headfit._target.target import Target
 from headfit._target.witnesses import FaceWitness, FarkasWitness, Multiplier
 from headfit.errors import InputError
@@ -82,7 +80,7 @@ class KeyTable:
         if keys.shape[1] == 0:
             raise InputError(f"keys must have at least one column; got shape {keys.shape}")
         keys.flags.writeable = False
-        object.__setattr__(self, "keys", keys)
+        vars(self).update(keys=keys)
 
     @property
     def n(self) -> int:
@@ -210,7 +208,7 @@ class MaxMargin(Method):
             )
         if not isinstance(keys, (str, KeyTable)):
             keys = KeyTable(keys)
-        set_options(self, keys=keys, max_norm=as_max_norm(self.max_norm))
+        vars(self).update(keys=keys, max_norm=as_max_norm(self.max_norm))
 
     def check(self, problem: Problem, dim: int | None) -> int | None:
         """Return the size of the head, or that of the keys or of the module."""

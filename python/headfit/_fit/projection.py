@@ -16,11 +16,9 @@ from headfit import _core
 from headfit._base.arguments import as_choice
 from headfit._base.calls import calls_until
 from headfit._base.machine import require_memory
-from headfit._fit.head import Head
-from headfit._fit.method import Attempt, Method, Patience
-from headfit._fit.problem import Problem
+from headfit._fit.head import Head, Problem
+from headfit._fit.method import Attempt, Method, Patience, bisected
 from headfit._fit.result import Search
-from headfit._fit.search import bisected
 
 FACTORS = ("identity", "svd")
 SKETCHES = ("gaussian", "rademacher")

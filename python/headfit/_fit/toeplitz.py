@@ -21,11 +21,9 @@ from headfit._filter.layouts import Shape
 from headfit._filter.linear_program import Solved, solve
 from headfit._filter.stencil import Stencil, whole_target
 from headfit._fit.ending import Ending
-from headfit._fit.head import Head, tightened, with_narrow_queries
-from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, set_options
-from headfit._fit.problem import Problem
+from headfit._fit.head import Head, Problem, tightened, with_narrow_queries
+from headfit._fit.method import Attempt, Method, Patience, as_max_norm, bisected, check_norm
 from headfit._fit.result import Search
-from headfit._fit.search import bisected
 from headfit.errors import InputError
 
 # The shares of the distortion's logarithm that a filter may use where queries and keys are rounded
@@ -103,8 +101,8 @@ class Toeplitz(Method):
 
     def __post_init__(self) -> None:
         if self.frequencies is not None:
-            set_options(self, frequencies=_as_frequencies(self.frequencies))
-        set_options(self, max_norm=as_max_norm(self.max_norm))
+            vars(self).update(frequencies=_as_frequencies(self.frequencies))
+        vars(self).update(max_norm=as_max_norm(self.max_norm))
 
     def check(self, problem: Problem, dim: int | None) -> int | None:
         """Return the size of the head, or that of the frequencies or of the module."""

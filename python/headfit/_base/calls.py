@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any, TypeVar
 
 from headfit import _core
+from headfit._base.display import optional
 from headfit.errors import InputError
 
 Result = TypeVar("Result")
@@ -77,10 +77,8 @@ def short_blocks(count: int, operations_each: float) -> Iterator[slice]:
 
 def tqdm_class() -> Any:
     """Return the class of tqdm's bars, or raise an InputError where the package is missing."""
-    try:
-        return import_module("tqdm.auto").tqdm
-    except ImportError as error:
-        raise InputError("progress=True needs tqdm: pip install 'headfit[progress]'") from error
+    missing = InputError("progress=True needs tqdm: pip install 'headfit[progress]'")
+    return optional("tqdm.auto", missing).tqdm
 
 
 def count_step(bar: Any, line: str) -> None:

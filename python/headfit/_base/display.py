@@ -112,19 +112,21 @@ def plain_dict(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: plain(value) for name, value in values.items()}
 
 
-def pandas() -> Any:
-    """Return pandas, or raise an ImportError that names the extra with it."""
+def optional(module: str, missing: Exception) -> Any:
+    """Return a module of an optional package, or raise an error that says how to install it."""
     try:
-        return import_module("pandas")
+        return import_module(module)
     except ImportError as error:
-        raise ImportError(
-            "to_pandas needs pandas: pip install 'headfit[pandas]', or pip install pandas"
-        ) from error
+        raise missing from error
 
 
 def data_frame(columns: Mapping[Any, Any], index: str | list[str]) -> Any:
-    """Return columns as a DataFrame, indexed by some of them; a text is what its rows number."""
-    frame = pandas().DataFrame(dict(columns))
+    """Return columns as a DataFrame, indexed by some of them; a text is what its rows number.
+
+    Raises an ImportError that names the extra with pandas where that is missing.
+    """
+    extra = "to_pandas needs pandas: pip install 'headfit[pandas]', or pip install pandas"
+    frame = optional("pandas", ImportError(extra)).DataFrame(dict(columns))
     if isinstance(index, str):
         return frame.rename_axis(index)
     return frame.set_index(index) if index else frame

@@ -9,15 +9,7 @@ from typing import Any, TypeAlias
 
 from headfit import _core
 from headfit._base.arguments import as_choice, as_flag, shown
-from headfit._base.arrays import (
-    DIGITS,
-    FLOAT8,
-    HALVES,
-    HEAD_DTYPES,
-    NARROW,
-    check_dtype,
-    spacing_below,
-)
+from headfit._base.arrays import DIGITS, FLOAT8, HALVES, HEAD_DTYPES, NARROW, check_dtype
 from headfit.errors import InputError
 
 FORMATS = ("float32", *HALVES)
@@ -200,10 +192,10 @@ class Kernel:
         if self.product in HALVES:
             # Where the scale is not known, the product may lie twice as high in its binade.
             unit, more = (1.0, 2) if scale is None else (abs(scale), 1)
-            step += more * unit * spacing_below(limit / unit, self.product)
+            step += more * unit * _spacing_below(limit / unit, self.product)
         is_rounded = self.product == self.logits and math.frexp(scale or 0.3)[0] in (0.5, -0.5)
         if self.logits in HALVES and not is_rounded:  # by a scale that is a power of two
-            step += spacing_below(limit, self.logits)
+            step += _spacing_below(limit, self.logits)
         return step
 
     def logit_limit(self, spacing: float, scale: float | None) -> float | None:
@@ -224,6 +216,11 @@ class Kernel:
         """A bound of the relative error that rounding leaves in a logit, subnormal ones aside."""
         units = [2.0 ** -DIGITS[x] for x in (self.product, self.logits, self.bias) if x]
         return math.prod(1 + unit for unit in units) - 1
+
+
+def _spacing_below(bound: float, name: str) -> float:
+    """Return the largest distance between neighbouring numbers of a format up to a bound."""
+    return float(2.0 ** (math.ceil(math.log2(bound)) - DIGITS[name]))
 
 
 KernelLike: TypeAlias = str | Kernel | Mapping[str, Any]

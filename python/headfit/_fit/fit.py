@@ -28,7 +28,7 @@ from headfit._fit.head import Head, Problem
 from headfit._fit.method import Method, Patience
 from headfit._fit.registry import as_method
 from headfit._fit.result import Fit, Search, Trial
-from headfit._target.append_dims import appended, exempt_from, in_two_parts
+from headfit._target.append_dims import appended, exempt_from
 from headfit._target.certificate import Certificate
 from headfit._target.certify import certify
 from headfit._target.structure import heavy_notes
@@ -356,7 +356,11 @@ def _with_exempt_columns(method: Method, problem: Problem, dim: int, patience: P
     head = _run(method, problem.without_exempt(dim), dim - problem.exempt_dims, patience)
     q, k = appended(problem.target, head.Q, head.K, columns, problem.tolerances.leak, limit)
     if problem.is_narrow:
-        q = in_two_parts(q, columns.size, lambda x: round_to(x / scale, problem.dtype) * scale)
+        # The logits of these columns are sums of two numbers of the format, a rounded part and the
+        # rest, which is far more accurate than one.
+        old, added = np.hsplit(q, [-columns.size])
+        rounded = round_to(added / scale, problem.dtype) * scale
+        q = np.hstack([old, rounded, added - rounded])
         k = np.hstack([k, k[:, -columns.size :]])
     settings = {**head.settings, "exempt_columns": columns.tolist()}
     settings["dim_used"] = settings.get("dim_used", head.dim) + problem.exempt_dims

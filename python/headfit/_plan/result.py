@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,10 +19,8 @@ from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances
 from headfit._fit.ending import Ending, Obstacle
 from headfit._fit.result import Fit, records_frame
+from headfit._lower.lower import LowerBound
 from headfit._target.target import Target
-
-if TYPE_CHECKING:
-    from headfit.bounds import LowerBound
 
 Verdict = Literal["yes", "not found", "no"]
 

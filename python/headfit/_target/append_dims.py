@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
 from headfit._target.structure import global_columns
 from headfit._target.target import Target, TargetLike, as_target, largest_ratio, with_matrix
 from headfit.errors import InputError
-
-Rounding = Callable[[FloatArray], FloatArray]
 
 # How far, in logits, entries of appended columns off the support stay below what the leak allows.
 MARGIN = 1.0
@@ -127,16 +124,6 @@ def appended(
     keys = np.hstack([k, np.zeros((n, columns.size))])
     keys[columns] = np.eye(columns.size, keys.shape[1], k.shape[1])
     return np.hstack([np.where(alone[:, np.newaxis], 0.0, q), added]), keys
-
-
-def in_two_parts(q: FloatArray, columns: int, round_q: Rounding) -> FloatArray:
-    """Return queries whose last `columns` coordinates are split into a rounded part and the rest.
-
-    The rest is appended as further coordinates. The logits of these columns are then sums of two
-    numbers of the format that they are rounded to, which is far more accurate than one.
-    """
-    rounded = round_q(q[:, -columns:])
-    return np.hstack([q[:, :-columns], rounded, q[:, -columns:] - rounded])
 
 
 def append_dims(

@@ -130,3 +130,9 @@ def data_frame(columns: Mapping[Any, Any], index: str | list[str]) -> Any:
     if isinstance(index, str):
         return frame.rename_axis(index)
     return frame.set_index(index) if index else frame
+
+
+def records_frame(kind: Any, records: Sequence[Any], index: str) -> Any:
+    """Return dataclass objects of one kind as a DataFrame with a column for each field."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    return data_frame({name: [getattr(r, name) for r in records] for name in names}, index)

@@ -125,11 +125,18 @@ class Kernel:
         'float16'
         """
         as_choice(name, "kernel", NAMES)
-        plain, weighed = _kernels(name)
-        if as_flag(weights, "weights") and weighed == plain:
+        if as_flag(weights, "weights") and name == "exact":
             raise InputError("weights must be False for the kernel 'exact', which rounds nothing")
-        kernel = weighed if weights else plain
-        object.__setattr__(kernel, "name", name)
+        path, _, dtype = name.rpartition("-")
+        options: dict[str, Any] = {} if name == "exact" else {"accumulate": "float32"}
+        if path:
+            options["operands"] = dtype
+        if path == "eager":
+            options |= dict.fromkeys(("product", "logits", "bias"), dtype)
+        if weights:
+            options["weights"] = "float32" if path in ("", "sdpa-math") else dtype
+        kernel = cls(**options)
+        vars(kernel)["name"] = name
         return kernel
 
     @property
@@ -228,20 +235,6 @@ KernelLike: TypeAlias = str | Kernel | Mapping[str, Any]
 
 NAMES = ("exact", "float32", *(f"{path}-{dtype}" for path in ("eager", "sdpa-math", "flash", "flex")
                                for dtype in HALVES))  # fmt: skip
-
-
-def _kernels(name: str) -> tuple[Kernel, Kernel]:
-    """Return the kernel of a name without a statement about weights, and with one."""
-    path, _, dtype = name.rpartition("-")
-    if name == "exact":
-        return Kernel(), Kernel()
-    if name == "float32":
-        plain = Kernel(accumulate="float32")
-    elif path == "eager":
-        plain = Kernel("float32", operands=dtype, product=dtype, logits=dtype, bias=dtype)
-    else:
-        plain = Kernel("float32", operands=dtype)
-    return plain, replace(plain, weights="float32" if path in ("", "sdpa-math") else dtype)
 
 
 def as_kernel(kernel: Any) -> Kernel:

@@ -22,12 +22,11 @@ from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import Columns, MaskLike, Seed
 from headfit._cluster.cluster import Cluster
-from headfit._fit.ending import Ending, advice
 from headfit._fit.fitted_head import check_module, placed
 from headfit._fit.head import Head, Problem
 from headfit._fit.method import Method, Patience
 from headfit._fit.registry import as_method
-from headfit._fit.result import Fit, Search, Trial
+from headfit._fit.result import Ending, Fit, Search, Trial, advice
 from headfit._target.append_dims import appended, exempt_from
 from headfit._target.certificate import Certificate
 from headfit._target.certify import certify

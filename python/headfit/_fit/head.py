@@ -25,7 +25,7 @@ from headfit._base.tolerances import Tolerances, with_margin
 from headfit._cluster.cluster import Cluster
 from headfit._filter.remainder import Parts
 from headfit._filter.stencil import Stencil
-from headfit._fit.ending import Ending
+from headfit._fit.result import Ending
 from headfit._target.append_dims import heavier_by, leak_without, without_columns
 from headfit._target.structure import Blocks
 from headfit._target.target import Target

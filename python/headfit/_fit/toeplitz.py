@@ -20,10 +20,9 @@ from headfit._filter.design import design
 from headfit._filter.layouts import Shape
 from headfit._filter.linear_program import Solved, solve
 from headfit._filter.stencil import Stencil, whole_target
-from headfit._fit.ending import Ending
 from headfit._fit.head import Head, Problem, tightened, with_narrow_queries
 from headfit._fit.method import Attempt, Method, Patience, as_max_norm, bisected, check_norm
-from headfit._fit.result import Search
+from headfit._fit.result import Ending, Search
 from headfit.errors import InputError
 
 # The shares of the distortion's logarithm that a filter may use where queries and keys are rounded

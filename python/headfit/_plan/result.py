@@ -13,12 +13,11 @@ from typing import Any, Literal
 import numpy as np
 
 from headfit._base.arrays import DIGITS
-from headfit._base.display import Shown, aligned, mask_text, plain_dict
+from headfit._base.display import Shown, aligned, mask_text, plain_dict, records_frame
 from headfit._base.display import number as number_of
 from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances
-from headfit._fit.ending import Ending, Obstacle
-from headfit._fit.result import Fit, records_frame
+from headfit._fit.result import Ending, Fit, Obstacle
 from headfit._lower.lower import LowerBound
 from headfit._target.target import Target
 

@@ -92,8 +92,7 @@ def plain(value: Any) -> Any:
     their fields; what JSON has no form for becomes its text.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
-        return {name: plain(getattr(value, name)) for name in names}
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if hasattr(value, "tolist"):  # arrays and numbers of NumPy
@@ -134,5 +133,5 @@ def data_frame(columns: Mapping[Any, Any], index: str | list[str]) -> Any:
 
 def records_frame(kind: Any, records: Sequence[Any], index: str) -> Any:
     """Return dataclass objects of one kind as a DataFrame with a column for each field."""
-    names = [field.name for field in dataclasses.fields(kind)]
-    return data_frame({name: [getattr(r, name) for r in records] for name in names}, index)
+    fields = dataclasses.fields(kind)
+    return data_frame({f.name: [getattr(r, f.name) for r in records] for f in fields}, index)

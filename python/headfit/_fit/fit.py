@@ -14,6 +14,7 @@ import numpy as np
 from headfit import bounds
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.module import SelfAttention
+from headfit._attention.sparsify import as_exempt
 from headfit._base.arguments import as_count, as_flag, check_between, seed_from, shown, thread_count
 from headfit._base.arrays import round_to
 from headfit._base.calls import calls_until, standard_arithmetic, tqdm_class
@@ -27,10 +28,10 @@ from headfit._fit.head import Head, Problem
 from headfit._fit.method import Method, Patience
 from headfit._fit.registry import as_method
 from headfit._fit.result import Ending, Fit, Search, Trial, advice
-from headfit._target.append_dims import appended, exempt_from
+from headfit._target.append_dims import appended
 from headfit._target.certificate import Certificate
 from headfit._target.certify import certify
-from headfit._target.structure import heavy_notes
+from headfit._target.structure import global_columns, heavy_notes
 from headfit._target.target import TargetLike, as_target
 from headfit.errors import CertificateError, InputError, NonFiniteError
 
@@ -197,6 +198,7 @@ def fit(
     if cluster is not None:
         cluster.check_own_build()
     target = as_target(A, mask=mask, num_threads=num_threads)
+    exempt = as_exempt(exempt_columns, target.n)
     problem = Problem(
         target=target,
         tolerances=tolerances,
@@ -206,7 +208,7 @@ def fit(
         module=module,
         seed=seed,
         threads=threads,
-        exempt=exempt_from(exempt_columns, target),
+        exempt=global_columns(target) if exempt is None else exempt,
         cluster=cluster,
     )
     size = method.check(problem, size)
@@ -397,7 +399,7 @@ def judge(
         tolerances=problem.tolerances,
         kernel=problem.kernel,
         certificate_mass=certificate_mass,
-        client=problem.cluster and problem.cluster.until(deadline),
+        client=problem.cluster and replace(problem.cluster, deadline=deadline),
         num_threads=problem.threads,
     )
     if problem.watch is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -333,7 +333,7 @@ class MaxMargin(Method):
         solve = partial(_solve_rows, problem.target, keys, self.form == "equality", limit)
         if problem.cluster is None:
             return lambda *call: [solve(problem.threads, *call)]
-        cluster = problem.cluster.until(problem.deadline)
+        cluster = replace(problem.cluster, deadline=problem.deadline)
         held = hold(cluster, partial(solve, cluster.threads))
 
         def solve_blocks(rows: NDArray[np.int64], *tolerances: float) -> list[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from headfit import bounds
@@ -25,17 +25,15 @@ Sizes = Generator[tuple[int, bool], bool, str]
 """Yields a size to try, and whether to try it briefly; gets whether it certifies; and returns why
 there is no other size to try."""
 
+Attempt = Callable[..., Trial]
+"""What a search calls to try a size, as ``attempt(dim)`` or ``attempt(dim, brief)``: the method
+runs, and the certificate judges."""
+
 TIME_LIMIT = "the time limit"
 BISECTED = "bisected to neighbouring sizes"
 PROVED = "is proved necessary"
 # What cut an attempt short, which then says nothing about its size.
 CUT = {"time limit": TIME_LIMIT, "callback": "the callback"}
-
-
-class Attempt(Protocol):
-    """What a search calls to try a size: the method runs, and the certificate judges."""
-
-    def __call__(self, dim: int, brief: bool = False) -> Trial: ...
 
 
 @runtime_checkable

@@ -108,9 +108,7 @@ class Mixed(Method):
         parts, n = problem.parts, problem.target.n
         require_memory(4 * n * dim * 4, f"a filter of size dim = {dim}")
         filter_dim = self._filter_dim(parts, dim)
-        deadline = problem.deadline
-        if math.isfinite(deadline):
-            deadline = time.perf_counter() + DESIGN * problem.seconds_left
+        deadline = time.perf_counter() + DESIGN * problem.seconds_left
         start = None if filter_dim > dim else self._filter(problem, parts, filter_dim, deadline)
         if start is None:
             was_cut = filter_dim <= dim and time.perf_counter() >= deadline

@@ -100,7 +100,12 @@ class Toeplitz(Method):
 
     def __post_init__(self) -> None:
         if self.frequencies is not None:
-            vars(self).update(frequencies=_as_frequencies(self.frequencies))
+            array = as_frequencies(self.frequencies, "frequencies")
+            outside = (array <= 0) | (array > np.pi)
+            if outside.any():
+                raise InputError(f"frequencies must lie in (0, pi]; got {array[outside][0]:.6g}")
+            array.flags.writeable = False
+            vars(self).update(frequencies=array)
         vars(self).update(max_norm=as_max_norm(self.max_norm))
 
     def check(self, problem: Problem, dim: int | None) -> int | None:
@@ -208,12 +213,3 @@ def likely_filter_dim(stencil: Stencil) -> int:
     shape = Shape.of(stencil)
     octaves = math.log2(max(2.0, shape.reach / shape.width))
     return 2 * round((3.5 * math.sqrt(shape.width) + 1.2 * octaves) / 2)
-
-
-def _as_frequencies(frequencies: Any) -> Any:
-    array = as_frequencies(frequencies, "frequencies")
-    outside = (array <= 0) | (array > np.pi)
-    if outside.any():
-        raise InputError(f"frequencies must lie in (0, pi]; got {array[outside][0]:.6g}")
-    array.flags.writeable = False
-    return array

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.dense_target import check_one_head
 from headfit._attention.logits import check_scale
-from headfit._attention.sparsify import as_exempt
 from headfit._base.arrays import FloatArray, as_indices, computed_in, widened
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
-from headfit._target.structure import global_columns
 from headfit._target.target import Target, TargetLike, as_target, largest_ratio, with_matrix
 from headfit.errors import InputError
 
@@ -23,12 +21,6 @@ from headfit.errors import InputError
 MARGIN = 1.0
 # The share of the leak's logarithm that is reserved for rounding errors.
 ROUNDING = 1e-3
-
-
-def exempt_from(columns: Any, target: Target) -> NDArray[np.int64]:
-    """Return the columns that `fit` shall exempt, given as None, "auto" or their numbers."""
-    named = as_exempt(columns, target.n)
-    return global_columns(target) if named is None else named
 
 
 def without_columns(target: Target, columns: NDArray[np.int64]) -> Target:

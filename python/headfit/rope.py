@@ -129,8 +129,7 @@ def filter(
         if max_norm is None
         else check_between(max_norm, "max_norm", 0, math.inf)
     )
-    demand = Demand(stencil, tolerances)
-    filter_, least_norm = _shortest(frequencies, demand, limit)
+    filter_, least_norm = _shortest(frequencies, Demand(stencil, tolerances), limit)
     return RopeFilter(
         stencil=stencil, mask=mask, base=base, frequencies=frequencies, tolerances=tolerances,
         max_norm=limit, filter=filter_, least_norm=least_norm,

@@ -168,12 +168,10 @@ def core_mask(
 
 
 class FrozenMask(sp.csr_array):
-    """A sparse mask that was checked: canonical, without stored zeros, in memory of `frozen`."""
+    """A sparse mask that was checked: canonical, without stored zeros, in memory of `frozen`.
 
-    @property
-    def is_frozen(self) -> bool:
-        """Whether this is still so: what SciPy derives from a mask has memory of its own."""
-        return all(is_frozen(x) for x in (self.data, self.indices, self.indptr))
+    What SciPy derives from it is of this class too, but has memory of its own.
+    """
 
 
 def is_frozen(array: Any) -> bool:
@@ -192,7 +190,9 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 def allowed_places(mask: Any) -> sp.csr_array:
     """Return a sparse mask as a canonical csr_array that stores the allowed entries only."""
-    if isinstance(mask, FrozenMask) and mask.is_frozen:
+    if isinstance(mask, FrozenMask) and all(
+        is_frozen(x) for x in (mask.data, mask.indices, mask.indptr)
+    ):
         return mask
     return checked_csr(mask, "mask", keep_zeros=False)
 

@@ -105,8 +105,9 @@ def head_of(attention: hf.Attention, at: Any) -> hf.Attention:
     try:
         place = np.ravel_multi_index(at, lead)
     except (TypeError, ValueError) as error:
-        message = f"--head must have one index for each of the axes {lead}; got {at}"
-        raise InputError(message) from error
+        raise InputError(
+            f"--head must have one index for each of the axes {lead}; got {at}"
+        ) from error
     return single_heads(attention)[int(place)]
 
 

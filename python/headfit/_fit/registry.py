@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -86,9 +85,8 @@ class Auto(Learned):
         if search.dim is not None and search.dim <= likely:
             return search
         other = super().search(problem, attempt)
-        best = min(search, other, key=lambda x: math.inf if x.dim is None else x.dim)
-        if best.dim is None:
-            best = other
+        found = [x for x in (search, other) if x.dim is not None]
+        best = min(found, key=lambda x: x.dim or 0, default=other)
         return replace(best, trials=(*search.trials, *other.trials))
 
     def advice(self, head: Head) -> str | None:

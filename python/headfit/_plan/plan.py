@@ -128,8 +128,10 @@ def plan(
 def source_of(pattern: Any, n: Any, mask: Any, num_threads: int | None) -> Source:
     """Return the source of a plan from its arguments, which are checked."""
     if attention_in(pattern) is not None:
-        dense = "pattern must be sparse; a head is dense: see shrink and sparsify"
-        raise InputError(f"{dense}; got {shown(pattern)}")
+        raise InputError(
+            "pattern must be sparse; a head is dense: see shrink and sparsify; "
+            f"got {shown(pattern)}"
+        )
     size = None if n is None else as_count(n, "n", 1, MOST_TOKENS)
     if callable(pattern) and not isinstance(pattern, Target):
         if size is None:

@@ -283,8 +283,10 @@ class Plan(Shown):
         where = f"for {self.name} at n = {self.n:,}"
         best, limits = self.best, self.tolerances
         if self.verdict == "no":
-            why = f"a leak of {limits.leak:g} needs a |logit| of {self.least_logit:.3g} or more"
-            why += " in a head of any size"
+            why = (
+                f"a leak of {limits.leak:g} needs a |logit| of {self.least_logit:.3g} or more in a "
+                "head of any size"
+            )
             if limits.logit_limit >= self.least_logit and self.lower_bound is not None:
                 why = f"{self.lower_bound.claim}, since {self.lower_bound.reason}"
             return f"No (proved): {head} is not enough {where}: {why}."

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._base import arrays
 from headfit._base.arguments import as_count, check_callable, shown
-from headfit._base.arrays import FloatArray, as_contiguous, as_float_array
+from headfit._base.arrays import DIGITS, FloatArray, as_contiguous, as_float_array
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
@@ -193,7 +192,7 @@ def norm_limit(problem: Problem, max_norm: float | None = None) -> float | None:
         return max_norm
     delta = math.log1p(problem.tolerances.distortion)
     least = 20 * (delta - math.log(problem.tolerances.leak))
-    return max(6 * delta * 2.0 ** arrays.DIGITS[problem.dtype], least)
+    return max(6 * delta * 2.0 ** DIGITS[problem.dtype], least)
 
 
 def ample_dim(n: int, k: float) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -277,14 +276,13 @@ class Fit(Pictured, FittedHead):
             "headfit": VERSION,
             "numpy": np.__version__,
             **{name: getattr(self, name) for name in _PLAIN},
-            **dataclasses.asdict(limits),
+            **asdict(limits),
             "module_scale": module.scale,
             "mask": mask,
             "certificate": judged,
-            "lower_bound": coded(bound and dataclasses.replace(bound, mask=None, witness=None)),
-            "search": self.search and dataclasses.asdict(self.search),
-            "witnesses": self.witnesses
-            and [{"kind": w.kind, **dataclasses.asdict(w)} for w in self.witnesses],
+            "lower_bound": coded(bound and replace(bound, mask=None, witness=None)),
+            "search": self.search and asdict(self.search),
+            "witnesses": self.witnesses and [{"kind": w.kind, **asdict(w)} for w in self.witnesses],
         }
         kept = {name: array for name, array in arrays.items() if array is not None}
         return kept, json.dumps(about, default=_as_scalar)

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 from headfit._attention.attention import attention_in
@@ -120,7 +119,7 @@ def plan(
     has_bar = not callable(progress) and as_flag(progress, "progress")
     source = source_of(pattern, n, mask, num_threads)
     with tqdm_class()(unit="step") if has_bar else nullcontext() as bar:
-        say = (lambda _: None) if bar is None else partial(count_step, bar)
+        say = (lambda _: None) if bar is None else functools.partial(count_step, bar)
         say = progress if callable(progress) else say
         return Planner(source, question, Clock(limit), say).carry_out()
 

@@ -111,10 +111,10 @@ def plain_dict(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: plain(value) for name, value in values.items()}
 
 
-def optional(module: str, missing: Exception) -> Any:
-    """Return a module of an optional package, or raise an error that says how to install it."""
+def optional(load: Callable[[], Any], missing: Exception) -> Any:
+    """Return an optional package as it is loaded, or raise an error that says how to install it."""
     try:
-        return import_module(module)
+        return load()
     except ImportError as error:
         raise missing from error
 
@@ -125,7 +125,8 @@ def data_frame(columns: Mapping[Any, Any], index: str | list[str]) -> Any:
     Raises an ImportError that names the extra with pandas where that is missing.
     """
     extra = "to_pandas needs pandas: pip install 'headfit[pandas]', or pip install pandas"
-    frame = optional("pandas", ImportError(extra)).DataFrame(dict(columns))
+    pandas = optional(lambda: import_module("pandas"), ImportError(extra))
+    frame = pandas.DataFrame(dict(columns))
     if isinstance(index, str):
         return frame.rename_axis(index)
     return frame.set_index(index) if index else frame

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def sweep(call: Call) -> Outcome:
 def _connected(address: str) -> Any:
     """Return a client of the Dask scheduler at an address."""
     missing = ImportError("a cluster needs Dask: pip install 'headfit[sweep]'")
-    distributed = optional("distributed", missing)
+    distributed = optional(lambda: import_module("distributed"), missing)
     comm = distributed.comm
     try:
         comm.registry.get_backend(comm.parse_address(address)[0])  # which a client would wait for

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from fractions import Fraction
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ Arrays = dict[str, NDArray[Any]]
 def safetensors_package() -> Any:
     """Return the package, or raise an ImportError that says how to install it."""
     missing = "safetensors files need a package: pip install 'headfit[safetensors]'"
-    return optional("safetensors", ImportError(missing))
+    return optional(lambda: import_module("safetensors"), ImportError(missing))
 
 
 def suffix_of(path: Any, name: str) -> str:

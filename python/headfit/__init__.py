@@ -29,12 +29,11 @@ _HOMES = {
 }
 # A process that is forked while another thread imports would wait for that import forever.
 _importing = RLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_importing.acquire,
-        after_in_parent=_importing.release,
-        after_in_child=_importing.release,
-    )
+os.register_at_fork(
+    before=_importing.acquire,
+    after_in_parent=_importing.release,
+    after_in_child=_importing.release,
+)
 
 # PyTorch is optional: a star import does without it.
 __all__ = sorted(_HOMES.keys() - {"torch"})

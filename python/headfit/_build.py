@@ -40,17 +40,15 @@ def choose() -> str:
     usable = [level for level in here if level in able or level == "native"]
     facts = f"built are {_listed(here)}; this CPU supports {_listed(able)}"
     forced = os.environ.get(VARIABLE, "")
-    if forced:
-        if forced not in usable:
-            expected = f"one of {_listed(usable)}, or unset"
-            raise ImportError(f"{VARIABLE} must be {expected}; got {forced!r} ({facts})")
-        return forced
+    if forced and forced not in usable:
+        expected = f"one of {_listed(usable)}, or unset"
+        raise ImportError(f"{VARIABLE} must be {expected}; got {forced!r} ({facts})")
     if not usable:
         raise ImportError(
             f"no build of headfit's core runs on this CPU ({facts}); a build for any CPU: "
             "pip install -C cmake.define.HEADFIT_CPU_LEVELS=generic, from headfit's sources"
         )
-    return usable[-1]
+    return forced or usable[-1]
 
 
 def _listed(levels: tuple[str, ...] | list[str]) -> str:

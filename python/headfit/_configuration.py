@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -24,11 +25,8 @@ class Config(SimpleNamespace):
     """The configuration in use, as `show_config` returns it; printed one entry to a line."""
 
     def __repr__(self) -> str:
-        lines = ["headfit"]
-        for name, value in vars(self).items():
-            text = ", ".join(value) if isinstance(value, tuple) else value
-            lines.append(f"  {name:<10}  {text}")
-        return "\n".join(lines)
+        texts = {n: ", ".join(x) if isinstance(x, tuple) else x for n, x in vars(self).items()}
+        return "\n".join(["headfit", *(f"  {name:<10}  {text}" for name, text in texts.items())])
 
 
 def show_config() -> Config:
@@ -83,7 +81,5 @@ def show_config() -> Config:
 
 def _installed() -> Iterator[str]:
     for name in OPTIONAL:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             yield f"{name} {metadata.version(name)}"
-        except metadata.PackageNotFoundError:
-            continue

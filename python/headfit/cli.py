@@ -95,8 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     files = Streams()
     try:
         arguments = vars(parser(*words[:1]).parse_args(words))
-        status: int = arguments.pop("command").run(arguments, files)
-        return status
+        return int(arguments.pop("command").run(arguments, files))
     except BrokenPipeError:
         # The process that read our output has ended. Print nothing, and point stdout to an open
         # file, so that the interpreter's flush at exit does not fail.

@@ -6,12 +6,11 @@
 True
 """
 
-from headfit._fit.head import Head
+from headfit._fit.head import Head, Problem
 from headfit._fit.learned import Learned
 from headfit._fit.max_margin import KeyTable, MaxMargin
 from headfit._fit.method import Method
 from headfit._fit.mixed import Mixed
-from headfit._fit.problem import Problem
 from headfit._fit.projection import Projection
 from headfit._fit.toeplitz import Toeplitz
 from headfit._target.append_dims import append_dims

@@ -129,8 +129,7 @@ def filter(
         if max_norm is None
         else check_between(max_norm, "max_norm", 0, math.inf)
     )
-    demand = Demand(stencil, tolerances)
-    filter_, least_norm = _shortest(frequencies, demand, limit)
+    filter_, least_norm = _shortest(frequencies, Demand(stencil, tolerances), limit)
     return RopeFilter(
         stencil=stencil, mask=mask, base=base, frequencies=frequencies, tolerances=tolerances,
         max_norm=limit, filter=filter_, least_norm=least_norm,
@@ -180,13 +179,11 @@ def windows(
     """
     if tolerances is None or isinstance(tolerances, Tolerances):
         tolerances = [as_tolerances(tolerances)]
-    combinations = list(
-        itertools.product(
-            _listed(tolerances, "tolerances", as_tolerances),
-            _listed(dims, "dims", _as_dim),
-            _listed(bases, "bases", _as_base),
-            _listed(widths, "widths", lambda width: as_count(width, "widths", 1)),
-        )
+    combinations = itertools.product(
+        _listed(tolerances, "tolerances", as_tolerances),
+        _listed(dims, "dims", _as_dim),
+        _listed(bases, "bases", _as_base),
+        _listed(widths, "widths", lambda width: as_count(width, "widths", 1)),
     )
     n = as_count(n, "n", 1, MOST_TOKENS)
     return tuple(

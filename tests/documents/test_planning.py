@@ -36,7 +36,7 @@ def test_its_commands_run(commands_of, tmp_path, monkeypatch):
 def test_it_names_every_obstacle():
     from typing import get_args
 
-    from headfit._fit.ending import Obstacle
+    from headfit._fit.result import Obstacle
 
     text = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")
     for word in (*get_args(Obstacle), "memory"):

@@ -15,8 +15,7 @@ import headfit as hf
 from headfit import cli
 from headfit._base.calls import calls_until
 from headfit._fit import head as heads
-from headfit._fit import learned
-from headfit._fit.search import doubled, galloping, tried
+from headfit._fit.method import doubled, galloping, tried
 from headfit._target.structure import global_columns, heavy_notes
 
 A = hf.patterns.random_regular(128, k=4, gamma=2.0, rng=0)
@@ -212,8 +211,7 @@ def test_what_the_stored_numbers_lose_is_said(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_search_that_was_cut_says_it_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        learned,
-        "tried",
+        "headfit._fit.method.tried",
         lambda _, attempt, __: hf.results.Search((attempt(9, False),), 9, "the time limit"),
     )
     head = hf.fit(A)

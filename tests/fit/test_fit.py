@@ -16,8 +16,8 @@ import scipy.sparse as sp
 
 import headfit as hf
 from headfit import _core, bounds
-from headfit._fit import search as searching
-from headfit._fit.search import doubled, galloping, tried
+from headfit._fit import method as searching
+from headfit._fit.method import doubled, galloping, tried
 from headfit.errors import CertificateError, InputError, TargetError
 
 RNG = np.random.default_rng

@@ -278,8 +278,3 @@ def round_to(x: Any, name: str) -> FloatArray:
             f"Q and K do not fit {name}: they hold numbers up to {np.abs(x).max():.3g}"
         )
     return wide
-
-
-def spacing_below(bound: float, name: str) -> float:
-    """Return the largest distance between neighbouring numbers of a format up to a bound."""
-    return float(2.0 ** (math.ceil(math.log2(bound)) - DIGITS[name]))

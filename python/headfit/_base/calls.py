@@ -7,12 +7,13 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, TypeVar
 
 from headfit import _core
+from headfit._base.display import optional
 from headfit.errors import InputError
 
 Result = TypeVar("Result")
@@ -60,17 +61,12 @@ def interruptible(operations: float, call: Callable[..., Result], *args: Any, **
     """
     if operations < AT_ONCE or threading.current_thread() is not threading.main_thread():
         return call(*args, **kw)
-    found: Future[Result] = Future()
-    context = contextvars.copy_context()  # it holds NumPy's error state
-
-    def work() -> None:
-        try:
-            found.set_result(context.run(call, *args, **kw))
-        except BaseException as error:
-            found.set_exception(error)
-
-    threading.Thread(target=work, name="headfit").start()
-    return found.result()
+    waiting = ThreadPoolExecutor(1, "headfit")
+    try:
+        # The context holds NumPy's error state.
+        return waiting.submit(contextvars.copy_context().run, call, *args, **kw).result()
+    finally:
+        waiting.shutdown(wait=False)
 
 
 def short_blocks(count: int, operations_each: float) -> Iterator[slice]:
@@ -82,10 +78,8 @@ def short_blocks(count: int, operations_each: float) -> Iterator[slice]:
 
 def tqdm_class() -> Any:
     """Return the class of tqdm's bars, or raise an InputError where the package is missing."""
-    try:
-        return import_module("tqdm.auto").tqdm
-    except ImportError as error:
-        raise InputError("progress=True needs tqdm: pip install 'headfit[progress]'") from error
+    missing = InputError("progress=True needs tqdm: pip install 'headfit[progress]'")
+    return optional(lambda: import_module("tqdm.auto"), missing).tqdm
 
 
 def count_step(bar: Any, line: str) -> None:

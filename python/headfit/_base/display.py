@@ -92,8 +92,7 @@ def plain(value: Any) -> Any:
     their fields; what JSON has no form for becomes its text.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
-        return {name: plain(getattr(value, name)) for name in names}
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if hasattr(value, "tolist"):  # arrays and numbers of NumPy
@@ -112,19 +111,28 @@ def plain_dict(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: plain(value) for name, value in values.items()}
 
 
-def pandas() -> Any:
-    """Return pandas, or raise an ImportError that names the extra with it."""
+def optional(load: Callable[[], Any], missing: Exception) -> Any:
+    """Return an optional package as it is loaded, or raise an error that says how to install it."""
     try:
-        return import_module("pandas")
+        return load()
     except ImportError as error:
-        raise ImportError(
-            "to_pandas needs pandas: pip install 'headfit[pandas]', or pip install pandas"
-        ) from error
+        raise missing from error
 
 
 def data_frame(columns: Mapping[Any, Any], index: str | list[str]) -> Any:
-    """Return columns as a DataFrame, indexed by some of them; a text is what its rows number."""
-    frame = pandas().DataFrame(dict(columns))
+    """Return columns as a DataFrame, indexed by some of them; a text is what its rows number.
+
+    Raises an ImportError that names the extra with pandas where that is missing.
+    """
+    extra = "to_pandas needs pandas: pip install 'headfit[pandas]', or pip install pandas"
+    pandas = optional(lambda: import_module("pandas"), ImportError(extra))
+    frame = pandas.DataFrame(dict(columns))
     if isinstance(index, str):
         return frame.rename_axis(index)
     return frame.set_index(index) if index else frame
+
+
+def records_frame(kind: Any, records: Sequence[Any], index: str) -> Any:
+    """Return dataclass objects of one kind as a DataFrame with a column for each field."""
+    fields = dataclasses.fields(kind)
+    return data_frame({f.name: [getattr(r, f.name) for r in records] for f in fields}, index)

@@ -9,15 +9,7 @@ from typing import Any, TypeAlias
 
 from headfit import _core
 from headfit._base.arguments import as_choice, as_flag, shown
-from headfit._base.arrays import (
-    DIGITS,
-    FLOAT8,
-    HALVES,
-    HEAD_DTYPES,
-    NARROW,
-    check_dtype,
-    spacing_below,
-)
+from headfit._base.arrays import DIGITS, FLOAT8, HALVES, HEAD_DTYPES, NARROW, check_dtype
 from headfit.errors import InputError
 
 FORMATS = ("float32", *HALVES)
@@ -133,11 +125,18 @@ class Kernel:
         'float16'
         """
         as_choice(name, "kernel", NAMES)
-        plain, weighed = _kernels(name)
-        if as_flag(weights, "weights") and weighed == plain:
+        if as_flag(weights, "weights") and name == "exact":
             raise InputError("weights must be False for the kernel 'exact', which rounds nothing")
-        kernel = weighed if weights else plain
-        object.__setattr__(kernel, "name", name)
+        path, _, dtype = name.rpartition("-")
+        options: dict[str, Any] = {} if name == "exact" else {"accumulate": "float32"}
+        if path:
+            options["operands"] = dtype
+        if path == "eager":
+            options |= dict.fromkeys(("product", "logits", "bias"), dtype)
+        if weights:
+            options["weights"] = "float32" if path in ("", "sdpa-math") else dtype
+        kernel = cls(**options)
+        vars(kernel)["name"] = name
         return kernel
 
     @property
@@ -200,10 +199,10 @@ class Kernel:
         if self.product in HALVES:
             # Where the scale is not known, the product may lie twice as high in its binade.
             unit, more = (1.0, 2) if scale is None else (abs(scale), 1)
-            step += more * unit * spacing_below(limit / unit, self.product)
+            step += more * unit * _spacing_below(limit / unit, self.product)
         is_rounded = self.product == self.logits and math.frexp(scale or 0.3)[0] in (0.5, -0.5)
         if self.logits in HALVES and not is_rounded:  # by a scale that is a power of two
-            step += spacing_below(limit, self.logits)
+            step += _spacing_below(limit, self.logits)
         return step
 
     def logit_limit(self, spacing: float, scale: float | None) -> float | None:
@@ -226,25 +225,16 @@ class Kernel:
         return math.prod(1 + unit for unit in units) - 1
 
 
+def _spacing_below(bound: float, name: str) -> float:
+    """Return the largest distance between neighbouring numbers of a format up to a bound."""
+    return float(2.0 ** (math.ceil(math.log2(bound)) - DIGITS[name]))
+
+
 KernelLike: TypeAlias = str | Kernel | Mapping[str, Any]
 """A `Kernel`, the name of one, or a mapping of its options."""
 
 NAMES = ("exact", "float32", *(f"{path}-{dtype}" for path in ("eager", "sdpa-math", "flash", "flex")
                                for dtype in HALVES))  # fmt: skip
-
-
-def _kernels(name: str) -> tuple[Kernel, Kernel]:
-    """Return the kernel of a name without a statement about weights, and with one."""
-    path, _, dtype = name.rpartition("-")
-    if name == "exact":
-        return Kernel(), Kernel()
-    if name == "float32":
-        plain = Kernel(accumulate="float32")
-    elif path == "eager":
-        plain = Kernel("float32", operands=dtype, product=dtype, logits=dtype, bias=dtype)
-    else:
-        plain = Kernel("float32", operands=dtype)
-    return plain, replace(plain, weights="float32" if path in ("", "sdpa-math") else dtype)
 
 
 def as_kernel(kernel: Any) -> Kernel:

@@ -74,9 +74,9 @@ def available_cores() -> int:
 @cache
 def cores_of_quota() -> int:
     """Return the least CPU quota of this process's control groups, rounded up to whole cores."""
+    # Each file has a quota and the period that it is for.
     limits = [_find(r"^([1-9]\d*) ([1-9]\d*)", folder / "cpu.max") for folder in _groups()]
-    quotas = [int(quota_and_period[1]) / int(quota_and_period[2]) for quota_and_period in limits
-              if quota_and_period]  # fmt: skip
+    quotas = (int(found[1]) / int(found[2]) for found in limits if found)
     return math.ceil(min(quotas, default=2**15))
 
 

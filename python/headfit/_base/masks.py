@@ -110,14 +110,6 @@ def by_first_axes(
         ) from error
 
 
-def _key_lengths(lengths: Any, lead: tuple[int, ...]) -> NDArray[np.int64]:
-    array = as_array(lengths, "key_lengths")
-    if array.dtype.kind not in "iu":
-        raise InputError(f"key_lengths must be integers; got dtype {array.dtype}")
-    # The core checks in what range they lie.
-    return by_first_axes(array.astype(np.int64), lead, "key_lengths")
-
-
 def as_key_mask(key_mask: Any) -> NDArray[np.bool_]:
     """Return a mask of keys as booleans; integers must be 0 or 1."""
     array = as_array(key_mask, "key_mask")
@@ -145,7 +137,12 @@ def core_mask(
     """Return the core's mask for logits of shape (*lead, *shape), or raise an InputError."""
     about_keys: dict[str, Any] = {}
     if key_lengths is not None:
-        about_keys["key_lengths"] = _key_lengths(key_lengths, lead)
+        lengths = as_array(key_lengths, "key_lengths")
+        if lengths.dtype.kind not in "iu":
+            raise InputError(f"key_lengths must be integers; got dtype {lengths.dtype}")
+        # The core checks in what range they lie.
+        lengths = by_first_axes(lengths.astype(np.int64), lead, "key_lengths")
+        about_keys["key_lengths"] = lengths
     if key_mask is not None:
         keys = as_key_mask(key_mask)
         by_head = by_first_axes(keys, lead, "key_mask", shape[1])
@@ -171,12 +168,10 @@ def core_mask(
 
 
 class FrozenMask(sp.csr_array):
-    """A sparse mask that was checked: canonical, without stored zeros, in memory of `frozen`."""
+    """A sparse mask that was checked: canonical, without stored zeros, in memory of `frozen`.
 
-    @property
-    def is_frozen(self) -> bool:
-        """Whether this is still so: what SciPy derives from a mask has memory of its own."""
-        return all(is_frozen(x) for x in (self.data, self.indices, self.indptr))
+    What SciPy derives from it is of this class too, but has memory of its own.
+    """
 
 
 def is_frozen(array: Any) -> bool:
@@ -195,7 +190,9 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 def allowed_places(mask: Any) -> sp.csr_array:
     """Return a sparse mask as a canonical csr_array that stores the allowed entries only."""
-    if isinstance(mask, FrozenMask) and mask.is_frozen:
+    if isinstance(mask, FrozenMask) and all(
+        is_frozen(x) for x in (mask.data, mask.indices, mask.indptr)
+    ):
         return mask
     return checked_csr(mask, "mask", keep_zeros=False)
 

@@ -200,8 +200,7 @@ def parse_market(stream: IO[bytes]) -> sp.coo_array:
     if is_symmetric and rows != columns:
         raise ValueError(f"it is symmetric and of shape {(rows, columns)}")
     width = 2 if field == "pattern" else 3
-    lines = stream.read() if count == 0 else b""
-    if lines.strip():
+    if count == 0 and stream.read().strip():
         raise ValueError("it claims no entries and has more lines")
     numbers = np.loadtxt(stream, comments="%", ndmin=2) if count else np.empty((0, width))
     if numbers.shape != (count, width):

@@ -12,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headfit as hf
-from headfit import patterns
 from headfit._base.display import number, text_table
 from headfit._base.files import load_arrays
-from headfit._cli.command import Call, Outcome, command
+from headfit._cli.command import Call, Outcome, command, options_of
 from headfit._cli.files import PLOT, draw
-from headfit._cli.options import options_of
 
 _HEADING = """\
 One fixed module: W_Q and W_K dense and random, {0.width} x {0.dim}, {0.dtype}.
@@ -156,14 +154,14 @@ def _digest(module: hf.SelfAttention) -> str:
 def _patterns(n: int, rng: int, digits: bool) -> Iterator[tuple[str, Any, NDArray[np.intp]]]:
     """Yield name, pattern and order of tokens; digits are ordered by what they show."""
     order = np.arange(n)
-    yield "band", patterns.band(n, 1), order
-    yield "random_regular", patterns.random_regular(n, 4, gamma=2.0, rng=rng), order
-    yield "permutation", patterns.permutation(n, rng=rng), order
-    yield "tree", patterns.tree(n), order
+    yield "band", hf.patterns.band(n, 1), order
+    yield "random_regular", hf.patterns.random_regular(n, 4, gamma=2.0, rng=rng), order
+    yield "permutation", hf.patterns.permutation(n, rng=rng), order
+    yield "tree", hf.patterns.tree(n), order
     if digits:
         file = Path(hf.__file__).with_name("data") / "digits_knn.npz"
         labels = load_arrays(file, "file of arrays")["labels"]
-        yield "digits_knn", patterns.digits_knn(), np.argsort(labels, kind="stable")
+        yield "digits_knn", hf.patterns.digits_knn(), np.argsort(labels, kind="stable")
 
 
 @command(PLOT, options_of(hf.fit, "rng num_threads"))

@@ -17,8 +17,7 @@ from headfit._attention.head_table import ModelTable
 from headfit._attention.heads import single_heads
 from headfit._base.arrays import is_sparse
 from headfit._base.files import load_arrays, replace_file
-from headfit._cli.command import Call
-from headfit._cli.options import flag, mask, numbers, option, options_of
+from headfit._cli.command import Call, flag, mask, numbers, option, options_of
 from headfit._cli.streams import DASH
 from headfit._fit.storage import read_fit
 from headfit.errors import InputError
@@ -106,8 +105,9 @@ def head_of(attention: hf.Attention, at: Any) -> hf.Attention:
     try:
         place = np.ravel_multi_index(at, lead)
     except (TypeError, ValueError) as error:
-        message = f"--head must have one index for each of the axes {lead}; got {at}"
-        raise InputError(message) from error
+        raise InputError(
+            f"--head must have one index for each of the axes {lead}; got {at}"
+        ) from error
     return single_heads(attention)[int(place)]
 
 

@@ -10,29 +10,13 @@ import numpy as np
 import headfit as hf
 from headfit._attention.head_table import ModelTable
 from headfit._base.files import save_arrays
-from headfit._cli.command import Call, Outcome, command, outcome
-from headfit._cli.files import (
-    HEAD,
-    HEADS,
-    LOGITS,
-    MATRIX,
-    PICTURES,
-    PLOT,
-    attention_of,
-    draw,
-    head_of,
-    logit_arguments,
-    mask_as_array,
-    read,
-    read_head,
-    save_matrix,
-)
-from headfit._cli.options import option, options_of
+from headfit._cli import files
+from headfit._cli.command import Call, Outcome, command, option, options_of, outcome
 from headfit._fit.file_formats import FORMATS
 from headfit.errors import InputError
 
 
-@command(HEADS, options_of(hf.describe, "per_row per_column share num_threads"))
+@command(files.HEADS, options_of(hf.describe, "per_row per_column share num_threads"))
 def describe(call: Call) -> Outcome:
     """Show how sparse heads are, where they attend, and the rank of their logits.
 
@@ -40,19 +24,19 @@ def describe(call: Call) -> Outcome:
     headfit describe model.npz --json  # what heads.table().save() wrote
     """
     file = call.pop("file")
-    known = read(file, "file", "Q and K", "a saved head", "a capture")
+    known = files.read(file, "file", "Q and K", "a saved head", "a capture")
     if isinstance(known, ModelTable):
         call.refuse(call, "must not be given: the heads of a capture have been measured")
         return outcome(file, known, kind="capture")
-    attention = attention_of(known, call)
+    attention = files.attention_of(known, call)
     call.say(f"measuring {attention}")
     return outcome(file, hf.describe(attention, **call), kind="heads")
 
 
 @command(
-    HEADS,
-    HEAD,
-    MATRIX,
+    files.HEADS,
+    files.HEAD,
+    files.MATRIX,
     options_of(hf.sparsify, "per_row per_column exempt_columns mass num_threads"),
 )
 def sparsify(call: Call) -> Outcome:
@@ -61,20 +45,20 @@ def sparsify(call: Call) -> Outcome:
     headfit sparsify heads.npz --head 0,3 --mask causal --per-row 8 -o A.npz
     headfit sparsify head.npz --mask causal --mass 0.9 -o A.npz
     """
-    file, head = call.pop("output"), read_head(call)
+    file, head = call.pop("output"), files.read_head(call)
     call.say(f"reading {head}")
     kept = hf.sparsify(head, **call)
-    call.files.write(file, partial(save_matrix, kept.matrix))
+    call.files.write(file, partial(files.save_matrix, kept.matrix))
     return outcome(file, kept)
 
 
 @command(
-    HEADS,
-    HEAD,
+    files.HEADS,
+    files.HEAD,
     option("-o", "--output", suffixes=(".npz",), required=True, metavar="HEAD",
            help="the smaller head: .npz of Q and K, or -"),
     options_of(hf.shrink, "tv tv_worst dim dtype effort time_limit rng num_threads"),
-    PLOT,
+    files.PLOT,
 )  # fmt: skip
 def shrink(call: Call) -> Outcome:
     """Find a smaller head that attends as a given one does, for this input.
@@ -82,23 +66,23 @@ def shrink(call: Call) -> Outcome:
     headfit shrink head.npz --mask causal --tv 0.05 -o small.npz
     headfit shrink heads.npz --head 0,3 --dim 8 --plot curve.png -o small.npz
     """
-    file, picture, head = call.pop("output"), call.pop("plot", None), read_head(call)
+    file, picture, head = call.pop("output"), call.pop("plot", None), files.read_head(call)
     call.say(f"shrinking a head of size {head.dim}, n = {head.n}")
     if picture is None:
         call["curve_dims"] = ()  # no curve is drawn
     small = hf.shrink(head, **call)
     arrays = {"Q": small.Q, "K": small.K, "scale": np.array(small.scale)}
     if small.mask is not None:
-        arrays["mask"] = mask_as_array(small.mask)
+        arrays["mask"] = files.mask_as_array(small.mask)
     call.files.write(file, partial(save_arrays, arrays=arrays))
-    draw(call, picture, hf.plot.curve, small)
+    files.draw(call, picture, hf.plot.curve, small)
     return outcome(file, small, small.reached)
 
 
 @command(
     option("file", metavar="FILE", type=Path, help=".npz with Q and K of shape (passages, n, D); "
            "query heads that share keys have Q of shape (passages, heads, n, D)"),
-    LOGITS,
+    files.LOGITS,
     option("-o", "--output", suffixes=FORMATS, required=True, metavar="MAPS",
            help="the maps P_q and P_k, .npz or .safetensors, or -"),
     options_of(
@@ -113,7 +97,7 @@ def compress(call: Call) -> Outcome:
     headfit compress passages.npz --mask causal --tv 0.05 -o maps.safetensors
     """
     file = call.pop("output")
-    arguments = logit_arguments(read(call.pop("file"), "file", "Q and K"), call)
+    arguments = files.logit_arguments(files.read(call.pop("file"), "file", "Q and K"), call)
     call.say("compressing a head")
     maps = hf.compress(arguments.pop("Q"), **arguments, **call, curve_dims=())
     call.files.write(file, maps.save)
@@ -129,14 +113,14 @@ KINDS = {
 
 
 @command(
-    HEADS,
-    HEAD,
+    files.HEADS,
+    files.HEAD,
     option("--target", type=Path, metavar="A", help="draw this target beside the attention of a "
            "head, and where it leaks and distorts"),
     option("--kind", choices=KINDS, metavar="KIND", help="; ".join(
         f"{kind}: {about}" for kind, about in KINDS.items()) + " (default: certificate for a saved "
         "head; small pictures of several heads; or attention)"),
-    option("-o", "--output", suffixes=PICTURES, required=True, metavar="PICTURE",
+    option("-o", "--output", suffixes=files.PICTURES, required=True, metavar="PICTURE",
            help="the picture, .png, .pdf or .svg, or -"),
 )  # fmt: skip
 def plot(call: Call) -> Outcome:
@@ -151,17 +135,17 @@ def plot(call: Call) -> Outcome:
     kind, target = call.pop("kind", None), call.pop("target", None)
     if kind and target:
         raise InputError("--kind must not be given beside --target, which compares")
-    drawn = read(file, "file", "a target", "a saved head", "Q and K")
+    drawn = files.read(file, "file", "a target", "a saved head", "Q and K")
     if isinstance(drawn, dict):
-        at, drawn = call.pop("head", None), attention_of(drawn, call)
+        at, drawn = call.pop("head", None), files.attention_of(drawn, call)
         if at is None and drawn.lead and not (kind or target):
             kind = "heads_grid"
         else:
-            drawn = head_of(drawn, at)
+            drawn = files.head_of(drawn, at)
     call.refuse(call, f"is for a file with Q and K; {file} is none")
     results = [drawn]
     if target:
         kind, results = "compare", [hf.Target(target, mask=drawn.mask), drawn]
     kind = kind or ("certificate" if isinstance(drawn, hf.results.Fit) else "attention")
-    text = draw(call, picture, getattr(hf.plot, kind), *results)
+    text = files.draw(call, picture, getattr(hf.plot, kind), *results)
     return Outcome({"kind": kind, "picture": picture}, text.strip())

@@ -10,18 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import headfit as hf
-from headfit import patterns
 from headfit._base.files import load_array, opened
 from headfit._base.sparse import load_matrix
-from headfit._cli.command import Call, Command, Outcome, command, examples, outcome
+from headfit._cli.command import (
+    Call,
+    Command,
+    Option,
+    Outcome,
+    command,
+    examples,
+    option,
+    options_of,
+    outcome,
+    pair,
+)
 from headfit._cli.files import MATRIX, PLOT, draw, save_matrix
 from headfit._cli.fitting import TOLERANCES
-from headfit._cli.options import Option, option, options_of, pair
 from headfit._cli.streams import DASH
 from headfit._fit.registry import METHODS
 from headfit.errors import InputError
 
-KINDS = sorted(patterns.__all__)
+KINDS = sorted(hf.patterns.__all__)
 
 # The parameters of patterns that are read from files.
 _FILES = {
@@ -39,7 +48,7 @@ _FILES = {
 def options_of_kind(kind: str) -> list[Option]:
     """Return the options of a pattern's function; files take the place of arrays."""
     made = options_of(
-        getattr(patterns, kind),
+        getattr(hf.patterns, kind),
         gamma={"help": "largest ratio of two weights in a row (default: 1)"},
         weights={"help": "what weights are (default: random where gamma is above 1, or uniform)"},
     )
@@ -75,7 +84,7 @@ def _make(kind: str, call: Call) -> Outcome:
     file = call.pop("output")
     call.say(f"making {kind}")
     _read_files(call)
-    A = getattr(patterns, kind)(**call)
+    A = getattr(hf.patterns, kind)(**call)
     target = hf.Target(A)
     call.files.write(file, functools.partial(save_matrix, A))
     return outcome(file, target, kind=kind, seed=call.get("rng", 0))
@@ -93,7 +102,7 @@ class _Kinds:
         parser.epilog = examples(self)
         kinds = parser.add_subparsers(metavar="KIND", required=True)
         for kind in KINDS:
-            about = (inspect.getdoc(getattr(patterns, kind)) or "").split("\n")[0].replace("`", "")
+            about = str(inspect.getdoc(getattr(hf.patterns, kind))).split("\n")[0].replace("`", "")
             one = kinds.add_parser(kind, help=about, description=about)
             Command(functools.partial(_make, kind), (*options_of_kind(kind), MATRIX)).fill(one)
             one.epilog = None
@@ -104,7 +113,7 @@ pattern = _Kinds()
 
 def function_of_n(kind: str, chosen: dict[str, Any], rng: int) -> Callable[[int], Any]:
     """Return a kind of pattern with these arguments as a function of n."""
-    function = getattr(patterns, kind)
+    function = getattr(hf.patterns, kind)
     known = inspect.signature(function)
     first, *others = known.parameters
     if first != "n":

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from headfit._base.display import optional
 from headfit._base.files import as_path, opened
-from headfit._cli.command import Call, Outcome, command
-from headfit._cli.options import option, options_of
+from headfit._cli.command import Call, Outcome, command, option, options_of
 from headfit._sweep.work import Work, tasks_of
 from headfit.errors import InputError
 from headfit.sweep import grid, run
@@ -64,15 +65,12 @@ def sweep(call: Call) -> Outcome:
 
 def _connected(address: str) -> Any:
     """Return a client of the Dask scheduler at an address."""
+    missing = ImportError("a cluster needs Dask: pip install 'headfit[sweep]'")
+    distributed = optional(lambda: import_module("distributed"), missing)
+    comm = distributed.comm
     try:
-        from distributed import Client
-        from distributed.comm import parse_address
-        from distributed.comm.registry import get_backend
-    except ImportError as error:
-        raise ImportError("a cluster needs Dask: pip install 'headfit[sweep]'") from error
-    try:
-        get_backend(parse_address(address)[0])  # which a client would wait for
-        return Client(address, timeout=CONNECTING, set_as_default=False)
+        comm.registry.get_backend(comm.parse_address(address)[0])  # which a client would wait for
+        return distributed.Client(address, timeout=CONNECTING, set_as_default=False)
     except (OSError, ValueError) as error:
         raise InputError(f"scheduler: {address} does not answer: {error}") from error
 

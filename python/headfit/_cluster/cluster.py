@@ -8,7 +8,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from headfit import _core
@@ -189,10 +189,6 @@ class Cluster:
                 f"of this process, {own_build()}; got {self.build} (HEADFIT_CPU sets the level)"
             )
 
-    def until(self, deadline: float) -> Cluster:
-        """Return the same cluster with a deadline for all that it is asked to do."""
-        return replace(self, deadline=deadline)
-
 
 def row_blocks(rows: int, products: int, slots: int) -> list[slice]:
     """Split rows into blocks that begin at multiples of `GRANULE`.
@@ -268,9 +264,9 @@ def run_blocks(
 
     with bar or contextlib.nullcontext():
         try:
-            known = cluster.build, seconds_left(), work, held
+            known = cluster.build, cluster.deadline - time.perf_counter(), work, held
             tasks = [client.submit(_task, *known, block, pure=False) for block in blocks]
-            for task in distributed.as_completed(tasks, loop=client.loop, timeout=known[1]):
+            for task in distributed.as_completed(tasks, loop=client.loop, timeout=seconds_left()):
                 # This waits where the result was lost with its worker and is computed again.
                 results[task] = task.result(timeout=seconds_left())
                 if bar is not None:
@@ -292,7 +288,7 @@ def run_blocks(
 
 def _task(
     build: Build,
-    seconds: float | None,
+    seconds: float,
     work: Callable[[Any, Block], Result],
     shared: Any,
     block: Block,
@@ -303,6 +299,5 @@ def _task(
             f"client: all workers must have the same build and CPU level; got {own_build()} on a "
             f"worker that joined later, and {build} on others"
         )
-    deadline = math.inf if seconds is None else time.perf_counter() + seconds
-    with standard_arithmetic(), calls_until(deadline):
+    with standard_arithmetic(), calls_until(time.perf_counter() + seconds):
         return work(shared, block)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arrays import NARROW, narrow_dtype
+from headfit._base.display import optional
 from headfit._base.files import as_path, replace_file, save_arrays
 from headfit.errors import InputError
 
@@ -29,11 +30,8 @@ Arrays = dict[str, NDArray[Any]]
 
 def safetensors_package() -> Any:
     """Return the package, or raise an ImportError that says how to install it."""
-    try:
-        return import_module("safetensors")
-    except ImportError as error:
-        missing = "safetensors files need a package: pip install 'headfit[safetensors]'"
-        raise ImportError(missing) from error
+    missing = "safetensors files need a package: pip install 'headfit[safetensors]'"
+    return optional(lambda: import_module("safetensors"), ImportError(missing))
 
 
 def suffix_of(path: Any, name: str) -> str:

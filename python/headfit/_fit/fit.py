@@ -14,6 +14,7 @@ import numpy as np
 from headfit import bounds
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.module import SelfAttention
+from headfit._attention.sparsify import as_exempt
 from headfit._base.arguments import as_count, as_flag, check_between, seed_from, shown, thread_count
 from headfit._base.arrays import round_to
 from headfit._base.calls import calls_until, standard_arithmetic, tqdm_class
@@ -22,17 +23,15 @@ from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import Columns, MaskLike, Seed
 from headfit._cluster.cluster import Cluster
-from headfit._fit.ending import Ending, advice
 from headfit._fit.fitted_head import check_module, placed
-from headfit._fit.head import Head
+from headfit._fit.head import Head, Problem
 from headfit._fit.method import Method, Patience
-from headfit._fit.problem import Problem
 from headfit._fit.registry import as_method
-from headfit._fit.result import Fit, Search, Trial
-from headfit._target.append_dims import appended, exempt_from, in_two_parts
+from headfit._fit.result import Ending, Fit, Search, Trial, advice
+from headfit._target.append_dims import appended
 from headfit._target.certificate import Certificate
 from headfit._target.certify import certify
-from headfit._target.structure import heavy_notes
+from headfit._target.structure import global_columns, heavy_notes
 from headfit._target.target import TargetLike, as_target
 from headfit.errors import CertificateError, InputError, NonFiniteError
 
@@ -199,6 +198,7 @@ def fit(
     if cluster is not None:
         cluster.check_own_build()
     target = as_target(A, mask=mask, num_threads=num_threads)
+    exempt = as_exempt(exempt_columns, target.n)
     problem = Problem(
         target=target,
         tolerances=tolerances,
@@ -208,7 +208,7 @@ def fit(
         module=module,
         seed=seed,
         threads=threads,
-        exempt=exempt_from(exempt_columns, target),
+        exempt=global_columns(target) if exempt is None else exempt,
         cluster=cluster,
     )
     size = method.check(problem, size)
@@ -357,7 +357,11 @@ def _with_exempt_columns(method: Method, problem: Problem, dim: int, patience: P
     head = _run(method, problem.without_exempt(dim), dim - problem.exempt_dims, patience)
     q, k = appended(problem.target, head.Q, head.K, columns, problem.tolerances.leak, limit)
     if problem.is_narrow:
-        q = in_two_parts(q, columns.size, lambda x: round_to(x / scale, problem.dtype) * scale)
+        # The logits of these columns are sums of two numbers of the format, a rounded part and the
+        # rest, which is far more accurate than one.
+        old, added = np.hsplit(q, [-columns.size])
+        rounded = round_to(added / scale, problem.dtype) * scale
+        q = np.hstack([old, rounded, added - rounded])
         k = np.hstack([k, k[:, -columns.size :]])
     settings = {**head.settings, "exempt_columns": columns.tolist()}
     settings["dim_used"] = settings.get("dim_used", head.dim) + problem.exempt_dims
@@ -395,7 +399,7 @@ def judge(
         tolerances=problem.tolerances,
         kernel=problem.kernel,
         certificate_mass=certificate_mass,
-        client=problem.cluster and problem.cluster.until(deadline),
+        client=problem.cluster and replace(problem.cluster, deadline=deadline),
         num_threads=problem.threads,
     )
     if problem.watch is not None:

@@ -14,18 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._base import arrays
 from headfit._base.arguments import as_count, check_callable, shown
-from headfit._base.arrays import FloatArray, as_contiguous, as_float_array
+from headfit._base.arrays import DIGITS, FloatArray, as_contiguous, as_float_array
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
-from headfit._fit.ending import Ending
-from headfit._fit.head import Head, tightened
-from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, set_options
-from headfit._fit.problem import Problem
-from headfit._fit.result import Search
-from headfit._fit.search import PROVED, TAKEN, galloping, tried
+from headfit._fit.head import Head, Problem, tightened
+from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, galloped
+from headfit._fit.result import Ending, Search
 from headfit._target.target import Target
 from headfit.errors import InputError
 
@@ -138,8 +134,7 @@ class Learned(Method):
     def __post_init__(self) -> None:
         effort_steps(self.effort, EFFORTS)
         check_callable(self.callback, "callback")
-        set_options(
-            self,
+        vars(self).update(
             reheats=as_count(self.reheats, "reheats", 0, 10**9),
             stages=as_count(self.stages, "stages", 1, MOST_STAGES),
             init=None if self.init is None else _as_start(self.init),
@@ -174,12 +169,8 @@ class Learned(Method):
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Start near the size that random patterns need, and go down while sizes certify."""
-        target, taken, module = problem.other_columns, problem.exempt_dims, problem.module
-        largest = target.n + taken if module is None else module.dim
-        first = min(likely_dim(target.n, target.mean_per_row) + taken, largest)
-        lowest = min(max(taken + 1, problem.proved_dim), largest)
-        why_lowest = TAKEN if taken and problem.proved_dim < lowest else PROVED
-        return tried(galloping(first, lowest, largest, why_lowest), attempt, problem.deadline)
+        target = problem.other_columns
+        return galloped(problem, attempt, likely_dim(target.n, target.mean_per_row))
 
     def advice(self, head: Head) -> str | None:
         """Say what the end of all steps means."""
@@ -201,7 +192,7 @@ def norm_limit(problem: Problem, max_norm: float | None = None) -> float | None:
         return max_norm
     delta = math.log1p(problem.tolerances.distortion)
     least = 20 * (delta - math.log(problem.tolerances.leak))
-    return max(6 * delta * 2.0 ** arrays.DIGITS[problem.dtype], least)
+    return max(6 * delta * 2.0 ** DIGITS[problem.dtype], least)
 
 
 def ample_dim(n: int, k: float) -> int:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -18,19 +19,14 @@ from headfit._base.arrays import FloatArray, as_float_dtype, as_matrix, check_fi
 from headfit._base.calls import calls_until, standard_arithmetic
 from headfit._base.machine import require_memory
 from headfit._base.types import Seed
-from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
-from headfit._fit.ending import Ending
-from headfit._fit.head import Head, tightened, with_narrow_queries
-from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, set_options
-from headfit._fit.problem import Problem
-from headfit._fit.result import Search
-from headfit._fit.search import bisected
+from headfit._cluster.cluster import hold, row_blocks, run_blocks
+from headfit._fit.head import Head, Problem, tightened, with_narrow_queries
+from headfit._fit.method import Attempt, Method, Patience, as_max_norm, bisected, check_norm
+from headfit._fit.result import Ending, Search
 from headfit._target.target import Target
 from headfit._target.witnesses import FaceWitness, FarkasWitness, Multiplier
 from headfit.errors import InputError
 
-FORMS = ("tolerance", "equality")
-KEYS = ("random", "cyclic")
 # The part of the distortion's logarithm that is reserved for rounding queries to a narrow format.
 NARROW_RESERVE = 0.3
 # About how many scans of the logits a query takes: workers get blocks smaller by this factor.
@@ -82,7 +78,7 @@ class KeyTable:
         if keys.shape[1] == 0:
             raise InputError(f"keys must have at least one column; got shape {keys.shape}")
         keys.flags.writeable = False
-        object.__setattr__(self, "keys", keys)
+        vars(self).update(keys=keys)
 
     @property
     def n(self) -> int:
@@ -202,15 +198,15 @@ class MaxMargin(Method):
     name = "max-margin"
 
     def __post_init__(self) -> None:
-        as_choice(self.form, "form", FORMS, "one of ")
+        as_choice(self.form, "form", ("tolerance", "equality"), "one of ")
         keys = self.keys
-        if isinstance(keys, str) and keys not in KEYS:
+        if isinstance(keys, str) and keys not in ("random", "cyclic"):
             raise InputError(
                 f'keys must be "random", "cyclic", an array or a KeyTable; got {shown(keys)}'
             )
         if not isinstance(keys, (str, KeyTable)):
             keys = KeyTable(keys)
-        set_options(self, keys=keys, max_norm=as_max_norm(self.max_norm))
+        vars(self).update(keys=keys, max_norm=as_max_norm(self.max_norm))
 
     def check(self, problem: Problem, dim: int | None) -> int | None:
         """Return the size of the head, or that of the keys or of the module."""
@@ -251,12 +247,12 @@ class MaxMargin(Method):
             # The rounding of queries and of logits needs room.
             reserve = NARROW_RESERVE * math.log1p(distortion) if problem.is_narrow else 0.0
             room = tightened(leak, distortion, problem.logit_step + reserve)
-            parts = solve("queries", np.arange(table.n, dtype=np.int64), *room)
+            parts = solve(np.arange(table.n, dtype=np.int64), *room)
             q, status, norms, proofs, scans = _joined(parts)
             failed = np.flatnonzero(status != "optimal")
             if failed.size:
                 # Solve these rows again without that room: a proof must be about the tolerances.
-                parts = solve("queries", failed, leak, distortion)
+                parts = solve(failed, leak, distortion)
                 q[failed], status[failed], norms[failed], proofs, more = _joined(parts)
                 scans += more
                 failed = failed[status[failed] != "optimal"]
@@ -275,7 +271,7 @@ class MaxMargin(Method):
                 )
                 for row, terms, residual, gap, norm_bound in proofs
             ]
-            reports = list(chain(*solve("face_reports", failed))) if failed.size else []
+            reports = list(chain(*solve(failed))) if failed.size else []
             witnesses += [
                 FaceWitness(int(row), tuple(inside), tuple(with_others), *numbers)
                 for row, (verdict, _, inside, with_others, *numbers) in zip(
@@ -323,14 +319,53 @@ class MaxMargin(Method):
         return KeyTable(round_to(table.keys, problem.dtype), kind=table.kind)
 
     def _solver(self, problem: Problem, table: KeyTable) -> Callable[..., list[Any]]:
+        """Return a function of rows, and perhaps tolerances, that returns a list of results.
+
+        Without a cluster there is one, of all rows. Otherwise the workers, which hold the problem,
+        solve blocks of rows, each of which is a problem of its own: rows of two blocks share no
+        scan.
+        """
         keys = np.ascontiguousarray(table.keys, dtype=np.float64)
         longest = float(np.linalg.norm(keys, axis=1).max())
         # |q.k| <= ||q|| ||k||: a bound on the norms bounds the logits too.
         limits = [x for x in (self.max_norm, problem.logit_limit) if x is not None]
         limit = min(limits) / longest if limits and longest > 0 else math.inf
-        is_equal, cluster = self.form == "equality", problem.cluster
-        solver = RowSolver(problem.target, keys, problem.threads, is_equal, limit)
-        return row_solver(solver, cluster and cluster.until(problem.deadline))
+        solve = partial(_solve_rows, problem.target, keys, self.form == "equality", limit)
+        if problem.cluster is None:
+            return lambda *call: [solve(problem.threads, *call)]
+        cluster = replace(problem.cluster, deadline=problem.deadline)
+        held = hold(cluster, partial(solve, cluster.threads))
+
+        def solve_blocks(rows: NDArray[np.int64], *tolerances: float) -> list[Any]:
+            slices = row_blocks(rows.size, SCANS * keys.size, cluster.slots)
+            blocks = [(rows[block], *tolerances) for block in slices]
+            return run_blocks(cluster, _solve_block, held, blocks, "max-margin queries")
+
+        return solve_blocks
+
+
+def _solve_rows(
+    target: Target,
+    keys: NDArray[np.float64],
+    equality: bool,
+    max_norm: float,
+    threads: int,
+    rows: NDArray[np.int64],
+    *tolerances: float,
+) -> Any:
+    """Return the shortest queries of some rows for leak and distortion, or proofs.
+
+    Without tolerances: whether the keys of each row are a face of the polytope of all keys.
+    """
+    if not tolerances:
+        return _core.face_reports(target.core, keys, rows, threads)
+    options = _core.MaxMarginOptions(equality=equality, max_norm=max_norm)
+    limits = _core.Tolerances(*tolerances)
+    return _core.max_margin_queries(target.core, keys, limits, options, threads, rows)
+
+
+def _solve_block(solve: Callable[..., Any], call: tuple[Any, ...]) -> Any:
+    return solve(*call)
 
 
 def _joined(parts: list[Any]) -> tuple[Any, ...]:
@@ -338,49 +373,3 @@ def _joined(parts: list[Any]) -> tuple[Any, ...]:
     q, status, norms, proofs, scans = zip(*parts, strict=True)
     words = np.array(list(chain(*status)), dtype=object)
     return np.concatenate(q), words, np.concatenate(norms), list(chain(*proofs)), sum(scans)
-
-
-@dataclass(frozen=True, eq=False)
-class RowSolver:
-    """The shortest query of each row for keys in float64, or a proof that there is none."""
-
-    target: Target
-    keys: NDArray[np.float64]
-    threads: int
-    equality: bool
-    max_norm: float
-
-    def queries(self, rows: NDArray[np.int64], leak: float, distortion: float) -> Any:
-        """Return the shortest queries of some rows, or proofs."""
-        tolerances = _core.Tolerances(leak, distortion)
-        options = _core.MaxMarginOptions(equality=self.equality, max_norm=self.max_norm)
-        return _core.max_margin_queries(
-            self.target.core, self.keys, tolerances, options, self.threads, rows
-        )
-
-    def face_reports(self, rows: NDArray[np.int64]) -> Any:
-        """Say for some rows whether their keys are a face of the polytope of all keys."""
-        return _core.face_reports(self.target.core, self.keys, rows, self.threads)
-
-
-def row_solver(solver: RowSolver, cluster: Cluster | None) -> Callable[..., list[Any]]:
-    """Return a function that calls one of a solver's, by name, and returns a list of results.
-
-    Without a cluster there is one, of all rows. Otherwise the workers, which hold the solver, solve
-    blocks of rows, each of which is a problem of its own: rows of two blocks share no scan.
-    """
-    if cluster is None:
-        return lambda *call: [_solve_block(solver, call)]
-    held = hold(cluster, replace(solver, threads=cluster.threads))
-
-    def solve(name: str, rows: NDArray[np.int64], *more: float) -> list[Any]:
-        slices = row_blocks(rows.size, SCANS * solver.keys.size, cluster.slots)
-        blocks = [(name, rows[block], *more) for block in slices]
-        return run_blocks(cluster, _solve_block, held, blocks, "max-margin queries")
-
-    return solve
-
-
-def _solve_block(solver: RowSolver, call: tuple[Any, ...]) -> Any:
-    name, *arguments = call
-    return getattr(solver, name)(*arguments)

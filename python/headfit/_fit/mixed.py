@@ -16,12 +16,10 @@ from headfit._base.tolerances import Tolerances
 from headfit._filter.demand import Demand
 from headfit._filter.design import design
 from headfit._filter.remainder import Parts
-from headfit._fit.head import FIRST_RESERVE, Head, narrowed, reserved
+from headfit._fit.head import FIRST_RESERVE, Head, Problem, narrowed, reserved
 from headfit._fit.learned import Learned, learned, likely_dim, norm_limit
-from headfit._fit.method import Attempt, Method, Patience, set_options
-from headfit._fit.problem import Problem
+from headfit._fit.method import Attempt, Method, Patience, bisected
 from headfit._fit.result import Search
-from headfit._fit.search import bisected
 from headfit._fit.toeplitz import likely_filter_dim
 from headfit.errors import InputError
 
@@ -92,7 +90,7 @@ class Mixed(Method):
             size = as_count(self.filter_dim, "filter_dim", 2)
             if size % 2:
                 raise InputError(f"filter_dim must be even; got {size}")
-            set_options(self, filter_dim=size)
+            vars(self).update(filter_dim=size)
 
     def check(self, problem: Problem, dim: int | None) -> int | None:
         """Return the size of the head, or that of the module."""
@@ -110,9 +108,7 @@ class Mixed(Method):
         parts, n = problem.parts, problem.target.n
         require_memory(4 * n * dim * 4, f"a filter of size dim = {dim}")
         filter_dim = self._filter_dim(parts, dim)
-        deadline = problem.deadline
-        if math.isfinite(deadline):
-            deadline = time.perf_counter() + DESIGN * problem.seconds_left
+        deadline = time.perf_counter() + DESIGN * problem.seconds_left
         start = None if filter_dim > dim else self._filter(problem, parts, filter_dim, deadline)
         if start is None:
             was_cut = filter_dim <= dim and time.perf_counter() >= deadline

@@ -16,14 +16,9 @@ from headfit import _core
 from headfit._base.arguments import as_choice
 from headfit._base.calls import calls_until
 from headfit._base.machine import require_memory
-from headfit._fit.head import Head
-from headfit._fit.method import Attempt, Method, Patience
-from headfit._fit.problem import Problem
+from headfit._fit.head import Head, Problem
+from headfit._fit.method import Attempt, Method, Patience, bisected
 from headfit._fit.result import Search
-from headfit._fit.search import bisected
-
-FACTORS = ("identity", "svd")
-SKETCHES = ("gaussian", "rademacher")
 
 
 @dataclass(frozen=True)
@@ -74,8 +69,8 @@ class Projection(Method):
     name = "projection"
 
     def __post_init__(self) -> None:
-        as_choice(self.factor, "factor", FACTORS, "one of ")
-        as_choice(self.sketch, "sketch", SKETCHES, "one of ")
+        as_choice(self.factor, "factor", ("identity", "svd"), "one of ")
+        as_choice(self.sketch, "sketch", ("gaussian", "rademacher"), "one of ")
 
     def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:
         """Return Q and K with E[Q K^T] = B, the target logits of `bounds.projection_dim`.

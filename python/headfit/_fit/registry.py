@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -11,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from headfit._base.arguments import shown
-from headfit._fit.head import Head
+from headfit._fit.head import Head, Problem
 from headfit._fit.learned import Learned, likely_dim
 from headfit._fit.max_margin import MaxMargin
 from headfit._fit.method import Attempt, Method, Patience
 from headfit._fit.mixed import Mixed, dims_beside
-from headfit._fit.problem import Problem
 from headfit._fit.projection import Projection
 from headfit._fit.result import Search
 from headfit._fit.toeplitz import Toeplitz, likely_filter_dim
@@ -87,9 +85,8 @@ class Auto(Learned):
         if search.dim is not None and search.dim <= likely:
             return search
         other = super().search(problem, attempt)
-        best = min(search, other, key=lambda x: math.inf if x.dim is None else x.dim)
-        if best.dim is None:
-            best = other
+        found = [x for x in (search, other) if x.dim is not None]
+        best = min(found, key=lambda x: x.dim or 0, default=other)
         return replace(best, trials=(*search.trials, *other.trials))
 
     def advice(self, head: Head) -> str | None:

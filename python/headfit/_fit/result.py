@@ -1,30 +1,35 @@
-"""What a fit is: the head, its certificate, and what was tried to find it."""
+"""What a fit is: the head, its certificate, what was tried to find it, and why that ended."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.arrays import is_sparse
-from headfit._base.display import Pictured, data_frame, mask_text, number, plain_dict
+from headfit._base.arrays import DIGITS, NARROW, is_sparse
+from headfit._base.display import Pictured, mask_text, number, plain_dict, records_frame
 from headfit._base.masks import allowed_places
 from headfit._base.tolerances import Tolerances
 from headfit._build import VERSION
-from headfit._fit.ending import Ending, Obstacle
 from headfit._fit.file_formats import coded, write_head
 from headfit._fit.fitted_head import FittedHead
+from headfit._lower.lower import LowerBound
 from headfit._target.certificate import Certificate, Status
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 
+if TYPE_CHECKING:
+    from headfit._fit.head import Head
+
 FORMAT = 2
+
+Ending = Literal["certified", "time limit", "steps", "stalled", "callback", "infeasible"]
+Obstacle = Literal["time", "steps", "logits", "format", "bound", "callback", "method"]
 
 # The attributes of a fit that JSON holds as they are.
 _PLAIN = ("scale", "dtype", "method", "status", "stopped", "advice", "seconds", "settings")
@@ -271,14 +276,13 @@ class Fit(Pictured, FittedHead):
             "headfit": VERSION,
             "numpy": np.__version__,
             **{name: getattr(self, name) for name in _PLAIN},
-            **dataclasses.asdict(limits),
+            **asdict(limits),
             "module_scale": module.scale,
             "mask": mask,
             "certificate": judged,
-            "lower_bound": coded(bound and dataclasses.replace(bound, mask=None, witness=None)),
-            "search": self.search and dataclasses.asdict(self.search),
-            "witnesses": self.witnesses
-            and [{"kind": w.kind, **dataclasses.asdict(w)} for w in self.witnesses],
+            "lower_bound": coded(bound and replace(bound, mask=None, witness=None)),
+            "search": self.search and asdict(self.search),
+            "witnesses": self.witnesses and [{"kind": w.kind, **asdict(w)} for w in self.witnesses],
         }
         kept = {name: array for name, array in arrays.items() if array is not None}
         return kept, json.dumps(about, default=_as_scalar)
@@ -331,7 +335,84 @@ def _as_scalar(value: Any) -> Any:
     raise TypeError(f"settings hold a {type(value).__name__}, which is not saved")
 
 
-def records_frame(kind: Any, records: Sequence[Any], index: str) -> Any:
-    """Return dataclass objects of one kind as a DataFrame with a column for each field."""
-    names = [field.name for field in dataclasses.fields(kind)]
-    return data_frame({name: [getattr(r, name) for r in records] for name in names}, index)
+def advice(
+    stopped: Ending,
+    head: Head,
+    of_method: str | None,
+    certificate: Certificate,
+    dtype: str,
+    proved: LowerBound | None,
+    was_cut: bool,
+    notes: Sequence[str],
+) -> str:
+    """Return what the end of a fit means, what was reached, and what to try next.
+
+    `of_method` is what the method itself says about this end, `was_cut` whether the time limit
+    ended a search, and `notes` what `heavy_notes` returned.
+    """
+    cut = f"at d = {head.dim}{head.left}, which proves nothing about this size"
+    if stopped == "certified":
+        meaning = "The certificate holds."
+        if was_cut:
+            meaning += (
+                " The time limit ended the search, which proves nothing about smaller sizes: a "
+                "larger time_limit may find one."
+            )
+    elif stopped == "time limit":
+        steps = "" if head.steps is None else f" after {head.steps} steps"
+        meaning = (
+            f"The time limit came{steps} {cut}: try a larger time_limit, or a larger dim, which "
+            "takes fewer steps."
+        )
+    elif stopped == "callback":
+        meaning = f"The callback ended the fit {cut}."
+    elif proved is not None and proved.dim > head.dim:
+        size, wider = (
+            f"size {head.dim}",
+            f"dim={proved.dim} or more, or for a wider leak or distortion",
+        )
+        if proved.impossible:
+            size, wider = "any size", "a wider leak or max_logit"
+        meaning = (
+            f"It is proved that no head of {size} meets these tolerances: {proved.reason}. Ask for "
+            f"{wider}."
+        )
+    elif of_method is not None:
+        meaning = of_method
+    elif stopped == "infeasible":
+        meaning = (
+            f"The method proved that it has no head of size {head.dim} within the tolerances: try "
+            "a larger dim, a wider leak or distortion, or another method."
+        )
+    elif head.left:
+        meaning = (
+            f"The method gave up{head.left} at d = {head.dim} and proved nothing about them: try a "
+            "larger dim, a wider leak or distortion, or another rng."
+        )
+    else:
+        wider = "float32" if dtype in NARROW else "float64"
+        judged = "cannot decide" if certificate.status == "undecided" else "does not hold"
+        meaning = (
+            "The method ended with no row left, but the certificate of the stored numbers "
+            f"{judged}: rounding to the {DIGITS[dtype]} significant bits of {dtype} takes more "
+            f'than the tolerances leave. Try dtype="{wider}", a wider distortion, or a larger dim.'
+        )
+    sentences = [meaning]
+    if stopped != "certified":
+        sentences.append(f"Reached: {certificate.reached}.")
+    if stopped not in ("certified", "infeasible"):  # what may stand in the way, and how to tell
+        if dtype in NARROW:
+            sentences.append(
+                f'Whether {dtype} stands in the way, a fit with dtype="float32" tells.'
+            )
+        if certificate.kernel.rounds_logits:
+            sentences.append(
+                f'The kernel {certificate.kernel} rounds logits: kernel="float32" tells whether '
+                "that stands in the way."
+            )
+        if (limit := certificate.tolerances.max_logit) is not None:
+            sentences.append(
+                f"Logits are bounded by max_logit = {limit:.4g}: a fit without it tells whether "
+                "the bound stands in the way."
+            )
+    return " ".join([*sentences, *(f"{note[0].upper()}{note[1:]}." for note in notes)])

@@ -20,12 +20,9 @@ from headfit._filter.design import design
 from headfit._filter.layouts import Shape
 from headfit._filter.linear_program import Solved, solve
 from headfit._filter.stencil import Stencil, whole_target
-from headfit._fit.ending import Ending
-from headfit._fit.head import Head, tightened, with_narrow_queries
-from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, set_options
-from headfit._fit.problem import Problem
-from headfit._fit.result import Search
-from headfit._fit.search import bisected
+from headfit._fit.head import Head, Problem, tightened, with_narrow_queries
+from headfit._fit.method import Attempt, Method, Patience, as_max_norm, bisected, check_norm
+from headfit._fit.result import Ending, Search
 from headfit.errors import InputError
 
 # The shares of the distortion's logarithm that a filter may use where queries and keys are rounded
@@ -103,8 +100,13 @@ class Toeplitz(Method):
 
     def __post_init__(self) -> None:
         if self.frequencies is not None:
-            set_options(self, frequencies=_as_frequencies(self.frequencies))
-        set_options(self, max_norm=as_max_norm(self.max_norm))
+            array = as_frequencies(self.frequencies, "frequencies")
+            outside = (array <= 0) | (array > np.pi)
+            if outside.any():
+                raise InputError(f"frequencies must lie in (0, pi]; got {array[outside][0]:.6g}")
+            array.flags.writeable = False
+            vars(self).update(frequencies=array)
+        vars(self).update(max_norm=as_max_norm(self.max_norm))
 
     def check(self, problem: Problem, dim: int | None) -> int | None:
         """Return the size of the head, or that of the frequencies or of the module."""
@@ -211,12 +213,3 @@ def likely_filter_dim(stencil: Stencil) -> int:
     shape = Shape.of(stencil)
     octaves = math.log2(max(2.0, shape.reach / shape.width))
     return 2 * round((3.5 * math.sqrt(shape.width) + 1.2 * octaves) / 2)
-
-
-def _as_frequencies(frequencies: Any) -> Any:
-    array = as_frequencies(frequencies, "frequencies")
-    outside = (array <= 0) | (array > np.pi)
-    if outside.any():
-        raise InputError(f"frequencies must lie in (0, pi]; got {array[outside][0]:.6g}")
-    array.flags.writeable = False
-    return array

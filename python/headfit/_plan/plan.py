@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 from headfit._attention.attention import attention_in
@@ -120,7 +119,7 @@ def plan(
     has_bar = not callable(progress) and as_flag(progress, "progress")
     source = source_of(pattern, n, mask, num_threads)
     with tqdm_class()(unit="step") if has_bar else nullcontext() as bar:
-        say = (lambda _: None) if bar is None else partial(count_step, bar)
+        say = (lambda _: None) if bar is None else functools.partial(count_step, bar)
         say = progress if callable(progress) else say
         return Planner(source, question, Clock(limit), say).carry_out()
 
@@ -128,8 +127,10 @@ def plan(
 def source_of(pattern: Any, n: Any, mask: Any, num_threads: int | None) -> Source:
     """Return the source of a plan from its arguments, which are checked."""
     if attention_in(pattern) is not None:
-        dense = "pattern must be sparse; a head is dense: see shrink and sparsify"
-        raise InputError(f"{dense}; got {shown(pattern)}")
+        raise InputError(
+            "pattern must be sparse; a head is dense: see shrink and sparsify; "
+            f"got {shown(pattern)}"
+        )
     size = None if n is None else as_count(n, "n", 1, MOST_TOKENS)
     if callable(pattern) and not isinstance(pattern, Target):
         if size is None:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from headfit._base.arrays import DIGITS
-from headfit._base.display import Shown, aligned, mask_text, plain_dict
-from headfit._base.display import number as number_of
+from headfit._base.display import Shown, aligned, mask_text, number, plain_dict, records_frame
 from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances
-from headfit._fit.ending import Ending, Obstacle
-from headfit._fit.result import Fit, records_frame
+from headfit._fit.result import Ending, Fit, Obstacle
+from headfit._lower.lower import LowerBound
 from headfit._target.target import Target
-
-if TYPE_CHECKING:
-    from headfit.bounds import LowerBound
 
 Verdict = Literal["yes", "not found", "no"]
 
@@ -34,7 +29,7 @@ OBSTACLES: dict[str, Obstacle] = {
 MOST_TIMES = 4096  # A trend is not continued to more times the largest n it was seen at
 WIDTH, MARGIN, MOST_LINES, MOST_ROWS, ADVICE_LINES = 99, 10, 30, 9, 7
 
-number = partial(number_of, digits=3)
+short = partial(number, digits=3)
 
 
 @dataclass(frozen=True)
@@ -247,7 +242,7 @@ class Plan(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the head itself as plain Python values, for JSON."""
-        own = {f.name for f in dataclasses.fields(self)} - {"target", "fit", "lower_bound"}
+        own = {f.name for f in fields(self)} - {"target", "fit", "lower_bound"}
         names = ("verdict", "obstacle", "smallest", "trend", *own)
         values = {name: getattr(self, name) for name in names}
         bound, target = self.lower_bound, self.target
@@ -286,8 +281,10 @@ class Plan(Shown):
         where = f"for {self.name} at n = {self.n:,}"
         best, limits = self.best, self.tolerances
         if self.verdict == "no":
-            why = f"a leak of {limits.leak:g} needs a |logit| of {self.least_logit:.3g} or more"
-            why += " in a head of any size"
+            why = (
+                f"a leak of {limits.leak:g} needs a |logit| of {self.least_logit:.3g} or more in a "
+                "head of any size"
+            )
             if limits.logit_limit >= self.least_logit and self.lower_bound is not None:
                 why = f"{self.lower_bound.claim}, since {self.lower_bound.reason}"
             return f"No (proved): {head} is not enough {where}: {why}."
@@ -295,7 +292,7 @@ class Plan(Shown):
             return (
                 f"Not found: {head} {where}; nothing near it was certified in {self.seconds:.2g} s."
             )
-        logits = f"logits up to {number(best.max_logit)}"
+        logits = f"logits up to {short(best.max_logit)}"
         if self.verdict == "yes":
             return f"Yes: {head} is enough {where}; certified, {logits}."
         if best.purpose == "smaller n":
@@ -315,7 +312,7 @@ def plan_facts(plan: Plan) -> dict[str, str]:
         facts["head"] = _head(plan, plan.best)
     smallest, bound, size = plan.smallest, plan.lower_bound, plan.projection_dim
     if smallest is not None and smallest.dim < plan.dim:
-        logits = f"with logits up to {number(smallest.max_logit)}"
+        logits = f"with logits up to {short(smallest.max_logit)}"
         seconds = f"(the smallest found, in {plan.seconds:.2g} s in all)"
         facts["smallest"] = f"d = {smallest.dim} is certified too, {logits} {seconds}"
     proved = [
@@ -329,7 +326,7 @@ def plan_facts(plan: Plan) -> dict[str, str]:
     facts["formats"] = f"this head rounded: {'; '.join(words)}" if words else ""
     if trend := plan.trend:
         heads = zip(trend.sizes, trend.logits, trend.seconds, strict=True)
-        each = ", ".join(f"{number(x)} at {n:,} in {_duration(s)}" for n, x, s in heads)
+        each = ", ".join(f"{short(x)} at {n:,} in {_duration(s)}" for n, x, s in heads)
         more = f"{trend.per_doubling:+.2g} per doubling of n gives {trend.at_n:.3g} at {trend.n:,}"
         some = f"in some {_duration(trend.seconds_at_n)}"
         facts["trend"] = f"no proof: largest |logit| {each}; {more}, {some}"
@@ -353,8 +350,8 @@ def _head(plan: Plan, best: PlanAttempt) -> str:
     exempt = "" if not best.exempt else f", {best.exempt} global columns with their own coordinates"
     return (
         f"{at}d = {best.dim}{used}, {best.dtype}, {best.method}{exempt}: leak "
-        f"{number(best.leak)}, distortion {number(best.distortion)}, largest |logit| "
-        f"{number(best.max_logit)}, scale max|q| max|k| {number(best.max_norm)}"
+        f"{short(best.leak)}, distortion {short(best.distortion)}, largest |logit| "
+        f"{short(best.max_logit)}, scale max|q| max|k| {short(best.max_norm)}"
     )
 
 
@@ -367,8 +364,8 @@ def _worse(attempt: PlanAttempt) -> str:
     """Return the bound, of leak and distortion, that is the larger share of its tolerance."""
     limits = attempt.tolerances
     if attempt.leak / limits.leak > attempt.distortion / limits.distortion:
-        return f"leak {number_of(attempt.leak, 2)}"
-    return f"distortion {number_of(attempt.distortion, 2)}"
+        return f"leak {number(attempt.leak, 2)}"
+    return f"distortion {number(attempt.distortion, 2)}"
 
 
 def _duration(seconds: float) -> str:
@@ -380,7 +377,7 @@ def _table(plan: Plan) -> list[str]:
     heads = [a for a in plan.attempts if not a.purpose.startswith("rounded")]
     rows: list[Sequence[str]] = [("tried", "n", "d", "dtype", "outcome", "rows", "|logit|", "s")]
     for a in heads[:MOST_ROWS]:
-        logit, share = number(a.max_logit) if a.holds else "-", f"{100 * a.share_held:.4g}%"
+        logit, share = short(a.max_logit) if a.holds else "-", f"{100 * a.share_held:.4g}%"
         sizes, seconds = (f"{a.n:,}", str(a.dim)), f"{a.seconds:.1f}"
         rows.append((a.change, *sizes, a.dtype, a.stopped, share, logit, seconds))
     more = [f"... and {len(heads) - MOST_ROWS} more in plan.attempts"]
@@ -421,7 +418,7 @@ def _of_formats(plan: Plan) -> str:
         if a.purpose == "float32 logits":
             return f"The kernel {plan.kernel} stood in the way. Fused kernels keep logits wide."
         if a.purpose == "free logits":
-            before = f"a head has {number(a.max_logit)} in place of {plan.tolerances.max_logit:.4g}"
+            before = f"a head has {short(a.max_logit)} in place of {plan.tolerances.max_logit:.4g}"
             return f"The bound on logits stood in the way: {before}."
         narrow = [b for b in plan.attempts if b.dtype == plan.dtype and b.n == a.n]
         reached = f" ({_worse(narrow[0])})" if narrow else ""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arguments import shown
-from headfit._base.display import Shown, pandas
+from headfit._base.display import Shown, data_frame
 from headfit._base.files import as_path, file_error, opened
 from headfit._sweep.fits import DEFAULTS
 from headfit._sweep.work import Record, Task, point_key
@@ -219,7 +219,7 @@ class Sweep(Shown):
 
     def to_pandas(self) -> Any:
         """Return the rows as a pandas DataFrame; pandas is needed."""
-        return pandas().DataFrame(self.columns)
+        return data_frame(self.columns, [])
 
     def __len__(self) -> int:
         return len(self.rows)

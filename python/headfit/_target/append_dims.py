@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,25 +12,15 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.dense_target import check_one_head
 from headfit._attention.logits import check_scale
-from headfit._attention.sparsify import as_exempt
 from headfit._base.arrays import FloatArray, as_indices, computed_in, widened
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
-from headfit._target.structure import global_columns
 from headfit._target.target import Target, TargetLike, as_target, largest_ratio, with_matrix
 from headfit.errors import InputError
-
-Rounding = Callable[[FloatArray], FloatArray]
 
 # How far, in logits, entries of appended columns off the support stay below what the leak allows.
 MARGIN = 1.0
 # The share of the leak's logarithm that is reserved for rounding errors.
 ROUNDING = 1e-3
-
-
-def exempt_from(columns: Any, target: Target) -> NDArray[np.int64]:
-    """Return the columns that `fit` shall exempt, given as None, "auto" or their numbers."""
-    named = as_exempt(columns, target.n)
-    return global_columns(target) if named is None else named
 
 
 def without_columns(target: Target, columns: NDArray[np.int64]) -> Target:
@@ -127,16 +116,6 @@ def appended(
     keys = np.hstack([k, np.zeros((n, columns.size))])
     keys[columns] = np.eye(columns.size, keys.shape[1], k.shape[1])
     return np.hstack([np.where(alone[:, np.newaxis], 0.0, q), added]), keys
-
-
-def in_two_parts(q: FloatArray, columns: int, round_q: Rounding) -> FloatArray:
-    """Return queries whose last `columns` coordinates are split into a rounded part and the rest.
-
-    The rest is appended as further coordinates. The logits of these columns are then sums of two
-    numbers of the format that they are rounded to, which is far more accurate than one.
-    """
-    rounded = round_q(q[:, -columns:])
-    return np.hstack([q[:, :-columns], rounded, q[:, -columns:] - rounded])
 
 
 def append_dims(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -143,9 +142,8 @@ class Certificate(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scalars as plain Python values, for JSON; `to_pandas` has the rows."""
-        fields = [field.name for field in dataclasses.fields(self)]
-        names = ["holds", *fields, "share_held", "max_norm"]
-        values = {name: getattr(self, name) for name in names}
+        values = {"holds": self.holds, **vars(self)}
+        values |= {"share_held": self.share_held, "max_norm": self.max_norm}
         return plain_dict(
             {name: value for name, value in values.items() if not isinstance(value, np.ndarray)}
             | {"mask": None if self.mask is None else mask_text(self.mask)}

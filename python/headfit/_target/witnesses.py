@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from headfit._target.target import as_target
 from headfit.errors import HeadfitError, InputError
 
 Kind = Literal["ratio upper", "ratio lower", "margin", "outside", "ratio equal"]
+Multiples = list[tuple[int, Fraction]]
 
 
 @dataclass(frozen=True)
@@ -41,33 +41,6 @@ def _norm_proved(gap: Fraction, vector: list[Fraction]) -> float:
     root = Fraction(math.isqrt((ratio.numerator << shift) // ratio.denominator), 1 << (shift // 2))
     value = float(min(root, Fraction(sys.float_info.max)))
     return value if Fraction(value) <= root else math.nextafter(value, 0.0)
-
-
-class _Row:
-    """The row that a witness is about: its weights, and the keys that it may attend to."""
-
-    def __init__(self, A: Any, K: Any, row: int, mask: Any) -> None:
-        target = as_target(A, mask=mask)
-        self.keys = as_stored_matrix(K, "K")
-        check_finite(self.keys, "K")
-        if self.keys.shape[0] != target.n:
-            raise InputError(f"K must have {target.n} rows; got shape {self.keys.shape}")
-        if not 0 <= row < target.n:
-            raise HeadfitError(f"the target has no row {row}")
-        own = target.matrix[[row]]
-        self.weights = dict(zip(own.indices.tolist(), own.data.tolist(), strict=True))
-        mask = core_mask(target.mask, (), target.matrix.shape)
-        self.allowed = _core.allowed_columns(mask, row, target.n)
-
-    def combination(self, terms: Sequence[tuple[int, Fraction]]) -> list[Fraction]:
-        """Return a sum of multiples of keys; raise an error if the row may not attend to one."""
-        total = [Fraction(0)] * self.keys.shape[1]
-        for column, factor in terms:
-            if not 0 <= column < self.keys.shape[0] or not self.allowed[column]:
-                raise HeadfitError(f"column {column} does not exist for this row")
-            key = widened(self.keys[column]).tolist()
-            total = [x + factor * Fraction(y) for x, y in zip(total, key, strict=True)]
-        return total
 
 
 def _exact(value: float, what: str) -> Fraction:
@@ -107,9 +80,31 @@ class Witness:
         InputError
             If `A` or `K` is not as described.
         """
-        return self._proved(_Row(A, K, self.row, mask))
+        target, row = as_target(A, mask=mask), self.row
+        keys = as_stored_matrix(K, "K")
+        check_finite(keys, "K")
+        if keys.shape[0] != target.n:
+            raise InputError(f"K must have {target.n} rows; got shape {keys.shape}")
+        if not 0 <= row < target.n:
+            raise HeadfitError(f"the target has no row {row}")
+        own = target.matrix[[row]]
+        weights = dict(zip(own.indices.tolist(), own.data.tolist(), strict=True))
+        gap, multiples = self._proof(weights)
+        mask = core_mask(target.mask, (), target.matrix.shape)
+        allowed = _core.allowed_columns(mask, row, target.n)
+        total = [Fraction(0)] * keys.shape[1]
+        for column, factor in multiples:
+            if not 0 <= column < target.n or not allowed[column]:
+                raise HeadfitError(f"column {column} does not exist for this row")
+            key = widened(keys[column]).tolist()
+            total = [x + factor * Fraction(y) for x, y in zip(total, key, strict=True)]
+        return _norm_proved(gap, total)
 
-    def _proved(self, row: _Row) -> float:
+    def _proof(self, row: dict[int, float]) -> tuple[Fraction, Multiples]:
+        """Return a gap and multiples of keys, with whose sum r every such query has q.r >= gap.
+
+        `row` has the weights of the row by their columns.
+        """
         raise NotImplementedError
 
 
@@ -174,10 +169,10 @@ class FarkasWitness(Witness):
             f"{len(self.terms)} multipliers, residual {self.residual:.2g})"
         )
 
-    def _proved(self, row: _Row) -> float:
-        if not (0 < self.leak < 1 and 0 <= self.distortion < math.inf) or not row.weights:
+    def _proof(self, row: dict[int, float]) -> tuple[Fraction, Multiples]:
+        if not (0 < self.leak < 1 and 0 <= self.distortion < math.inf) or not row:
             raise HeadfitError(f"{self!r} speaks of no tolerances")
-        logs = {j: Fraction(math.log(w)) for j, w in row.weights.items()}
+        logs = {j: Fraction(math.log(w)) for j, w in row.items()}
         # Computed logarithms have errors of a few units in the last place; the gap is lowered by
         # a bound of their effect.
         largest = max(1.0, -math.log(self.leak), *(abs(float(x)) for x in logs.values()))
@@ -186,7 +181,7 @@ class FarkasWitness(Witness):
         level = Fraction(-math.log(self.leak))
         off = level + 2 * half - min(logs.values()) if self.equality else Fraction(0)
         offsets, gap = [Fraction(0), Fraction(0)], Fraction(0)
-        multiples: list[tuple[int, Fraction]] = []
+        multiples: Multiples = []
         for term in self.terms:
             m, a = _exact(term.value, "a multiplier"), logs.get(term.column, Fraction(0))
             # Each constraint is  sign * (offset - q.k) >= least.
@@ -203,12 +198,11 @@ class FarkasWitness(Witness):
             offsets[term.kind in ("margin", "outside") and not self.equality] += sign * m
             gap += m * least - abs(m) * 4 * slack
             multiples.append((term.column, sign * m))
-        residual = row.combination(multiples)
         if any(offsets):
             raise HeadfitError(f"{self!r} does not cancel the offsets")
         if gap <= 0:
             raise HeadfitError(f"{self!r} leaves no gap")
-        return _norm_proved(gap, residual)
+        return gap, multiples
 
 
 @dataclass(frozen=True, repr=False)
@@ -259,19 +253,18 @@ class FaceWitness(Witness):
             f"{self.others_weight:.3g} off the support, residual {self.residual:.2g})"
         )
 
-    def _proved(self, row: _Row) -> float:
-        shares: list[tuple[int, Fraction]] = []
+    def _proof(self, row: dict[int, float]) -> tuple[Fraction, Multiples]:
+        shares: Multiples = []
         for terms, sign in ((self.inside, 1), (self.with_others, -1)):
             weights = [_exact(w, "a weight") for _, w in terms]
             if any(w < 0 for w in weights) or not sum(weights):
                 raise HeadfitError(f"{self!r} has a negative weight")
             total = sum(weights, Fraction(0))  # divided by it, the weights sum to 1 exactly
             shares += [(j, sign * w / total) for (j, _), w in zip(terms, weights, strict=True)]
-        off = [(j, share) for j, share in shares if j not in row.weights]
+        off = [(j, share) for j, share in shares if j not in row]
         if misplaced := {j for j, _ in off} & {j for j, _ in self.inside}:
             raise HeadfitError(f"{self!r} uses column {min(misplaced)} as if on the support")
         others = -sum((share for _, share in off), Fraction(0))
-        difference = row.combination(shares)
         if others <= 0:
             raise HeadfitError(f"{self!r} uses no key off the support")
-        return _norm_proved(others, difference)
+        return others, shares

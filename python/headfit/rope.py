@@ -15,8 +15,7 @@ from headfit._base.arguments import as_count, as_flag, check_between, shown
 from headfit._base.positions import ROPE_BASE, as_frequencies, rope_frequencies
 from headfit._base.tolerances import Tolerances, as_tolerances, with_margin
 from headfit._base.types import ArrayLike, MaskLike
-from headfit._filter.demand import SLACK, Demand
-from headfit._filter.filter import Filter
+from headfit._filter.demand import SLACK, Demand, Filter
 from headfit._filter.linear_program import solve
 from headfit._filter.rope_result import RopeFilter
 from headfit._filter.stencil import Stencil

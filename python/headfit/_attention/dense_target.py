@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
@@ -25,24 +24,18 @@ def check_one_head(attention: Attention, name: str) -> None:
         raise InputError(f"{name} must not be empty; got Q and K of shapes {q} and {k}")
 
 
-def _flat_head(shape: tuple[int, int], **masks: Any) -> Attention:
-    """Return a head of zero queries and keys."""
-    q, k = (np.zeros((rows, 1), np.float32) for rows in shape)
-    return Attention(q, k, **masks)
+def allowed_entries(shape: tuple[int, int], *, sparse: bool = False, **masks: Any) -> Any:
+    """Return where masks of one head allow attention, those of keys and -inf in a bias included.
 
-
-def allowed_entries(shape: tuple[int, int], **masks: Any) -> NDArray[np.bool_]:
-    """Return where masks of one head allow attention, those of keys and -inf in a bias included."""
-    allowed: NDArray[np.bool_] = _flat_head(shape, **masks).logits() > -np.inf
-    return allowed
-
-
-def sparse_entries(shape: tuple[int, int], **masks: Any) -> sp.csr_array:
-    """Return the same for a sparse mask, without an array of the whole shape."""
-    allowed = _flat_head(shape, **masks).logits(sparse=True)
-    allowed.data = allowed.data > -np.inf
-    allowed.eliminate_zeros()
-    return allowed
+    With `sparse`, for a sparse mask, this is a sparse matrix, and no array has the whole shape.
+    """
+    flat: Any = Attention(*(np.zeros((rows, 1), np.float32) for rows in shape), **masks)
+    logits = flat.logits(sparse=sparse)
+    if not sparse:
+        return logits > -np.inf
+    logits.data = logits.data > -np.inf
+    logits.eliminate_zeros()
+    return logits
 
 
 def head_to_match(target: Any, name: str, mask: Any = None) -> Attention | None:
@@ -67,9 +60,8 @@ def head_to_match(target: Any, name: str, mask: Any = None) -> Attention | None:
         more["bias"] = None
     if all(x is None for x in more.values()):
         return attention
-    shape = attention.n, attention.m
-    find = sparse_entries if is_sparse(attention.mask) else allowed_entries
-    whole = find(shape, mask=attention.mask, **more)
+    shape, mask = (attention.n, attention.m), attention.mask
+    whole = allowed_entries(shape, sparse=is_sparse(mask), mask=mask, **more)
     keys = {"mask": whole, "key_lengths": None, "key_mask": None}
     return Attention(*attention.stored, **{**options, **keys})
 

@@ -15,6 +15,7 @@ from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, OneHead, attention_in
 from headfit._attention.heads import over_heads
 from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
+from headfit._attention.topk_blocks import csr_of
 from headfit._base.arguments import as_choice, as_count, as_share, shown, thread_count
 from headfit._base.arrays import as_indices, as_stack, as_stored_array, is_sparse
 from headfit._base.calls import standard_arithmetic
@@ -281,9 +282,7 @@ def sparsify(
 def _kept(shape: tuple[int, int], arrays: Any) -> tuple[sp.csr_array, NDArray[Any], NDArray[Any]]:
     """Return the entries that the core kept, the mass that each row loses, and exempt columns."""
     offsets, columns, weights, dropped, exempt = arrays
-    index = np.int32 if offsets[-1] < 2**31 else np.int64
-    parts = (weights, columns.astype(index, copy=False), offsets.astype(index, copy=False))
-    return sp.csr_array(parts, shape=shape), dropped, exempt
+    return csr_of(weights, columns, offsets, shape), dropped, exempt
 
 
 def _of_matrix(M: Any, *, mask: Any, **of_heads: Any) -> tuple[tuple[int, int], Callable[..., Any]]:

@@ -52,8 +52,15 @@ def as_csr(columns: NDArray[np.int64], values: NDArray[Any], keys: int) -> sp.cs
     """
     present = columns >= 0
     offsets = np.concatenate(([0], np.cumsum(present.sum(axis=1))))
-    index = np.int32 if offsets[-1] < 2**31 else np.int64
-    parts = (values[present], columns[present].astype(index), offsets.astype(index))
-    matrix = sp.csr_array(parts, shape=(columns.shape[0], keys))
+    matrix = csr_of(values[present], columns[present], offsets, (columns.shape[0], keys))
     matrix.sort_indices()
     return matrix
+
+
+def csr_of(
+    values: NDArray[Any], columns: NDArray[Any], offsets: NDArray[Any], shape: tuple[int, int]
+) -> sp.csr_array:
+    """Return a matrix in CSR format, whose indices are in int32 where they fit."""
+    index = np.int32 if offsets[-1] < 2**31 else np.int64
+    parts = (values, columns.astype(index, copy=False), offsets.astype(index, copy=False))
+    return sp.csr_array(parts, shape=shape)

@@ -10,8 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._filter.demand import SLACK, Demand, Limits
-from headfit._filter.filter import Filter
+from headfit._filter.demand import SLACK, Demand, Filter, Limits
 
 # The amplitude hypot(a, b) is bounded from below by so many directions: within 2% of it.
 DIRECTIONS = 16

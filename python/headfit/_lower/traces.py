@@ -25,15 +25,17 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from headfit import _core
 from headfit._base.tolerances import Tolerances
 from headfit._lower.problem import (
+    KINDS,
     Candidate,
     Ints,
+    Kind,
     Problem,
     Proof,
     Visibility,
@@ -48,9 +50,6 @@ PAIRS_LIMIT = 6_000_000  # bound on the work of counting the points that two set
 PAIRS_PER_SECOND = 2_000_000  # bound on the same work per second of the time limit
 LARGEST_SET = 12  # the most sets of a family that the greedy search grows
 NEAR, FAR = 40, 4  # how many sets with common points, and other ones, it may choose from
-
-
-Kind = Literal["columns", "rows"]
 
 
 def least_dim(classes: int, vectors: int) -> int:
@@ -80,7 +79,7 @@ class Traces(Witness):
     def proves(self, target: Target, tolerances: Tolerances) -> int:
         """Return the head size that this witness proves necessary; 0 if it is not valid."""
         n, columns = target.n, self.kind == "columns"
-        if self.kind not in ("columns", "rows") or (columns and self.free):
+        if self.kind not in KINDS or (columns and self.free):
             return 0
         if not (self.sets and are_places(n, self.sets, self.points)):
             return 0

@@ -208,26 +208,20 @@ def _as_scipy(mask: Any, entry: tuple[int, ...]) -> Any:
         for axis, index in enumerate(entry):
             chosen &= places[axis] == index
         rows, columns = places[-2:, chosen]
-        return _assembled(sp.coo_array, (data[chosen], (rows, columns)), shape)
-    if layout in ("csr", "csc", "bsr"):
-        by_rows = layout != "csc"
-        offsets, indices = (
-            (mask.crow_indices(), mask.col_indices())
-            if by_rows
-            else (mask.ccol_indices(), mask.row_indices())
+        parts: Any = data[chosen], (rows, columns)
+    elif layout in ("csr", "csc", "bsr"):
+        if layout == "csc":
+            offsets, indices = mask.ccol_indices(), mask.row_indices()
+        else:
+            offsets, indices = mask.crow_indices(), mask.col_indices()
+        parts = tuple(as_array(x, "mask")[entry] for x in (mask.values(), indices, offsets))
+    else:
+        raise InputError(
+            "mask must have the layout COO without dense axes, CSR, CSC or BSR where it is a "
+            f"sparse tensor; got {mask.layout}, of shape {tuple(mask.shape)}"
         )
-        parts = (as_array(x, "mask")[entry] for x in (mask.values(), indices, offsets))
-        kinds = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}
-        return _assembled(kinds[layout], tuple(parts), shape)
-    raise InputError(
-        "mask must have the layout COO without dense axes, CSR, CSC or BSR where it is a sparse "
-        f"tensor; got {mask.layout}, of shape {tuple(mask.shape)}"
-    )
-
-
-def _assembled(kind: Any, parts: Any, shape: tuple[int, ...]) -> Any:
     try:
-        return kind(parts, shape=shape)
+        return getattr(sp, f"{layout}_array")(parts, shape=shape)
     except (ValueError, TypeError, IndexError) as error:  # PyTorch leaves the parts unchecked
         raise InputError(f"mask must be a valid sparse tensor: {error}") from error
 

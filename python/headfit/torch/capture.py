@@ -17,7 +17,7 @@ from headfit._attention.profile import HeadStatistics, Measures
 from headfit._base.arguments import as_count, as_flag, shown, thread_count
 from headfit._base.arrays import as_stored_array
 from headfit.errors import CaptureError, InputError
-from headfit.torch.call import Call
+from headfit.torch.call import Call, Read, read_masks
 from headfit.torch.captured import CapturedHeads, CapturedLayer
 from headfit.torch.observed import (
     ObservedCall,
@@ -28,7 +28,6 @@ from headfit.torch.observed import (
     transformers_call,
 )
 from headfit.torch.running import Running
-from headfit.torch.visibility import Read, read_masks
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from transformers.cache_utils import DynamicLayer
 
 from headfit._cache.result import CompressedKeys, CompressedLayers
 from headfit.errors import CaptureError, InputError
-from headfit.torch.rotary import rotary_module, rotary_position
+from headfit.torch.reading import rotary_module, rotary_position
 
 BLOCK = 1024
 """Tokens whose keys are read at a time, so that what is between bits and keys stays small."""

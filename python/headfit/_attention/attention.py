@@ -435,7 +435,7 @@ class Attention(Shown):
             count * (24 if self.lead else 60), f"the {k} largest weights of every row (k)"
         )
         if cluster is None:
-            columns, largest = topk_rows(self, None, k, values == "logits", threads)
+            columns, largest = topk_rows((self, k, values == "logits", threads), None)
         else:
             columns, largest = topk_blocks(cluster, self, k, values == "logits")
         if renormalize:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.logits import LogitOptions
-from headfit._base.arrays import as_array, as_stack, as_stored_array, is_sparse, widened
+from headfit._base.arrays import FloatArray, as_array, as_stack, as_stored_array, is_sparse, widened
 from headfit._base.masks import core_mask
 from headfit.errors import InputError
 
@@ -66,14 +65,14 @@ def head_to_match(target: Any, name: str, mask: Any = None) -> Attention | None:
     return Attention(*attention.stored, **{**options, **keys})
 
 
-def target_matrix(target: Any) -> NDArray[Any]:
+def target_matrix(target: Any) -> FloatArray:
     """Return a target that is a dense matrix in a form that the core reads, or raise an error."""
     if is_sparse(target):
         raise InputError("the target must be an Attention or a dense array; got a sparse matrix")
     matrix = as_stored_array(target, "the target")
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise InputError(f"the target must be a matrix and not empty; got shape {matrix.shape}")
-    rows: NDArray[Any] = as_stack(matrix)[0]
+    rows: FloatArray = as_stack(matrix)[0]
     return rows
 
 

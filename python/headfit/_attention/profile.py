@@ -183,7 +183,7 @@ class HeadStatistics:
             "keys": np.zeros(shares),
             "keys_counts": np.zeros((*shares, EDGES.size), np.int64),
             "gamma_counts": np.zeros((heads, EDGES.size), np.int64),
-            **dict.fromkeys(["before", "after", "columns"], nothing),
+            **dict.fromkeys(["before", "columns"], nothing),
         }
         self.largest = {"keys": many, "gamma": one, "load": np.zeros(heads, np.int64)}
         self.least = {"top_mass": one}
@@ -272,7 +272,6 @@ def _sums(profile: Profile) -> dict[str, NDArray[Any]]:
         "gamma_counts": counted(profile.gamma, profile.present),
         "distance": offset_mass @ np.abs(np.arange(offset_mass.shape[1]) - (n - 1.0)),
         "before": offset_mass[:, n - 1 :],
-        "after": offset_mass[:, : n - 1][:, ::-1],
     }
 
 

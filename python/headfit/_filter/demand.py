@@ -6,19 +6,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headfit._base.arrays import FloatArray
 from headfit._base.tolerances import Tolerances
-from headfit._filter.stencil import Stencil
+from headfit._filter.stencil import Floats, Offsets, Stencil
 
 # How far, in logits, a filter may exceed what a linear program was to meet.
 SLACK = 5e-4
 # Angles are computed for so many positions at a time, in float64.
 ROWS = 65536
-
-Floats = NDArray[np.float64]
-Offsets = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from headfit._filter.demand import SLACK, Demand, Filter, Limits
+from headfit._filter.stencil import Floats, Offsets
 
 # The amplitude hypot(a, b) is bounded from below by so many directions: within 2% of it.
 DIRECTIONS = 16
@@ -30,8 +30,6 @@ FEW_INSIDE, FEW_OUTSIDE = 80, 200
 # Offsets that lie further below their limit than this are dropped from the next program.
 IDLE = 2.0
 
-Floats = NDArray[np.float64]
-Offsets = NDArray[np.int64]
 Places = tuple[Offsets, Offsets, Offsets]
 """Offsets of a program: in the stencil, outside it, and where it bounds |logit| besides."""
 

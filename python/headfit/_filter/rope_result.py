@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._base.arguments import as_count
@@ -16,10 +15,8 @@ from headfit._base.arrays import DIGITS, as_float_dtype, check_dtype
 from headfit._base.display import Pictured, plain_dict
 from headfit._base.tolerances import Tolerances
 from headfit._filter.demand import Filter
-from headfit._filter.stencil import Stencil
+from headfit._filter.stencil import Floats, Stencil
 from headfit.errors import InputError
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, repr=False, eq=False)

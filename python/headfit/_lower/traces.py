@@ -54,11 +54,8 @@ NEAR, FAR = 40, 4  # how many sets with common points, and other ones, it may ch
 
 def least_dim(classes: int, vectors: int) -> int:
     """Return the least d with C(vectors-1, 0) + ... + C(vectors-1, d) >= classes."""
-    d, reachable = 0, 1
-    while reachable < classes:
-        d += 1
-        reachable += math.comb(vectors - 1, d)
-    return d
+    reachable = itertools.accumulate(math.comb(vectors - 1, d) for d in itertools.count())
+    return next(d for d, most in enumerate(reachable) if most >= classes)
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,7 +9,6 @@ import math
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
@@ -32,7 +31,7 @@ PADDING = 1e-2
 class Original(NamedTuple):
     """The attention that smaller heads come close to, and the mask that they get; checked."""
 
-    target: Attention | NDArray[Any]
+    target: Attention | FloatArray
     mask: Any
     shape: tuple[int, int]
     dim: int  # of a matrix, the size at which any of its shape has a head
@@ -108,7 +107,7 @@ def truncated_svd(
     )
 
 
-def _triangle(x: NDArray[Any], mean: FloatArray) -> FloatArray:
+def _triangle(x: FloatArray, mean: FloatArray) -> FloatArray:
     """Return the triangular factor of a stored matrix whose rows are centred."""
     size = x.shape[1]
     triangle: FloatArray = np.empty((0, size))
@@ -119,7 +118,7 @@ def _triangle(x: NDArray[Any], mean: FloatArray) -> FloatArray:
 
 
 def _product(
-    x: NDArray[Any], mean: FloatArray, factor: FloatArray, dim: int, dtype: Any
+    x: FloatArray, mean: FloatArray, factor: FloatArray, dim: int, dtype: Any
 ) -> FloatArray:
     """Return the product of a stored matrix, its rows centred, with `factor`; then zeros."""
     out = np.zeros((x.shape[0], dim), dtype)
@@ -128,7 +127,7 @@ def _product(
     return out
 
 
-def log_svd(matrix: NDArray[Any], mask: Any, dim: int, seed: int) -> tuple[FloatArray, FloatArray]:
+def log_svd(matrix: FloatArray, mask: Any, dim: int, seed: int) -> tuple[FloatArray, FloatArray]:
     """Return `truncated_svd` for a matrix: of its logarithm, centred over what the mask allows.
 
     A randomised SVD (Halko, Martinsson and Tropp 2011) of one n x m array of float32.

@@ -215,11 +215,7 @@ def _visible(allowed: Any, rows: Bools | None, shape: tuple[int, int, int], own:
     if len(allowed) == 1 and rows.all():
         mask = _form_of(allowed[0])
         return allowed if isinstance(mask, np.ndarray) else mask, None, None
-    parts: list[Passage | None] = []
-    for b in range(batch):
-        entry = allowed[b % len(allowed)]
-        at = _places(entry, rows[b], own)
-        parts.append(None if at is None else Passage(*at, entry[:, at[0], at[1]]))
+    parts = [_passage(allowed[b % len(allowed)], rows[b], own) for b in range(batch)]
     longest = max((part.mask for part in parts if part), key=np.size, default=None)
     common = None if longest is None else _form_of(longest)
 
@@ -240,8 +236,8 @@ def _visible(allowed: Any, rows: Bools | None, shape: tuple[int, int, int], own:
     return common, key_mask, passages
 
 
-def _places(allowed: Bools, rows: Bools, own: bool) -> tuple[Any, slice] | None:
-    """Return the queries and the keys of an entry that are no padding, or None."""
+def _passage(allowed: Bools, rows: Bools, own: bool) -> Passage | None:
+    """Return the part of an entry that is no padding, with its own part of the mask, or None."""
     n, m = allowed.shape[1:]
     at = np.flatnonzero(rows)
     if not at.size:
@@ -253,7 +249,8 @@ def _places(allowed: Bools, rows: Bools, own: bool) -> tuple[Any, slice] | None:
     if own:  # keep the last query of the entry at the place of its last key
         first, end = min(first, int(at[0]) + m - n), max(end, int(at[-1]) + 1 + m - n)
     whole = at.size == at[-1] - at[0] + 1
-    return slice(int(at[0]), int(at[-1]) + 1) if whole else at, slice(first, end)
+    queries, keys = slice(int(at[0]), int(at[-1]) + 1) if whole else at, slice(first, end)
+    return Passage(queries, keys, allowed[:, queries, keys])
 
 
 def _band(n: int, m: int, left: int, right: int) -> Bools:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._base.arguments import as_count
@@ -21,7 +20,7 @@ from headfit._base.arrays import (
 from headfit.errors import CaptureError, InputError
 
 
-def _array(x: Any, name: str, ndim: int) -> NDArray[Any]:
+def _array(x: Any, name: str, ndim: int) -> FloatArray:
     """Return a tensor on any device, or an array, as a NumPy array; check that it is finite."""
     array = as_stored_array(x.detach().cpu() if isinstance(x, torch.Tensor) else x, name, ndim=ndim)
     if array.size:

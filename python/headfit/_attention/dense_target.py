@@ -8,7 +8,6 @@ import numpy as np
 
 from headfit import _core
 from headfit._attention.attention import Attention, attention_in
-from headfit._attention.logits import LogitOptions
 from headfit._base.arrays import FloatArray, as_array, as_stack, as_stored_array, is_sparse, widened
 from headfit._base.masks import core_mask
 from headfit.errors import InputError
@@ -37,7 +36,7 @@ def allowed_entries(shape: tuple[int, int], *, sparse: bool = False, **masks: An
     return logits
 
 
-def head_to_match(target: Any, name: str, mask: Any = None) -> Attention | None:
+def head_to_match(target: Any, name: str) -> Attention | None:
     """Return the head that a new head is to come close to, checked; None for what is no head.
 
     A new head has a mask alone. So that it attends to the same keys, key_lengths, key_mask and -inf
@@ -52,7 +51,6 @@ def head_to_match(target: Any, name: str, mask: Any = None) -> Attention | None:
             f"{name} must have no sinks: they take a part of every row, and the rows of the head "
             f"that is looked for sum to 1; got {attention!r}"
         )
-    attention.check_settings(LogitOptions(mask=mask))
     options = vars(attention.options)
     more = {key: options[key] for key in ("key_lengths", "key_mask", "bias")}
     if more["bias"] is not None and np.isfinite(widened(as_array(more["bias"], "bias"))).all():

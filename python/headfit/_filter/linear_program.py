@@ -251,8 +251,8 @@ def _program(
     if even:
         directions = 2  # sines are zero, and r >= |a|
     one, rest = sp.eye_array(count), sp.csr_array((count, sum(sizes[3:])))
-    for angle in 2 * np.pi * (np.arange(directions) + (0.0 if even else 0.5)) / directions:
-        parts.append(sp.hstack([np.cos(angle) * one, np.sin(angle) * one, -one, rest]))
+    angles = 2 * np.pi * (np.arange(directions) + (0.0 if even else 0.5)) / directions
+    parts += [sp.hstack([np.cos(x) * one, np.sin(x) * one, -one, rest]) for x in angles]
     right = np.concatenate([limits.right, np.zeros(directions * count)])
     cost = sum_of_r = np.repeat([0.0, 0.0, 1.0, 0.0, 0.0, 0.0], sizes)
     if max_norm is not None:

@@ -208,7 +208,7 @@ def shrink(
         return one(Q, num_threads)
     attention = Attention.of(Q, K, scale=scale, mask=mask)
     if attention.lead:
-        return over_heads(attention, one, {}, num_threads, one_at_a_time=True)
+        return over_heads(attention, one, num_threads, one_at_a_time=True)
     return one(attention, num_threads)
 
 

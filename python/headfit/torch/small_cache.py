@@ -82,7 +82,7 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
             raise InputError("model must be a model of transformers, with a config")
         super().__init__(config=model.config)
         config, noted = model.config.get_text_config(decoder=True), Positions()
-        names = {name: module for name, module in model.named_modules()}
+        names = dict(model.named_modules())
         for name, keys in layers.items():
             number = getattr(names.get(name), "layer_idx", None)
             if not isinstance(keys, CompressedKeys) or number is None:

@@ -177,13 +177,11 @@ def windows(
     """
     if tolerances is None or isinstance(tolerances, Tolerances):
         tolerances = [as_tolerances(tolerances)]
-    combinations = list(
-        itertools.product(
-            _listed(tolerances, "tolerances", as_tolerances),
-            _listed(dims, "dims", _as_dim),
-            _listed(bases, "bases", _as_base),
-            _listed(widths, "widths", lambda width: as_count(width, "widths", 1)),
-        )
+    combinations = itertools.product(
+        _listed(tolerances, "tolerances", as_tolerances),
+        _listed(dims, "dims", _as_dim),
+        _listed(bases, "bases", _as_base),
+        _listed(widths, "widths", lambda width: as_count(width, "widths", 1)),
     )
     n = as_count(n, "n", 1, MOST_TOKENS)
     return tuple(

@@ -182,10 +182,11 @@ class HeadTable(Table):
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the measures that are one number per head, by name."""
-        table: dict[str, NDArray[Any]] = {}
-        for i, share in enumerate(self.shares):
-            for kind in ("mean", "median", "max"):
-                table[f"keys{share * 100:g}_{kind}"] = getattr(self, f"keys_{kind}")[..., i]
+        table = {
+            f"keys{share * 100:g}_{kind}": getattr(self, f"keys_{kind}")[..., i]
+            for i, share in enumerate(self.shares)
+            for kind in ("mean", "median", "max")
+        }
         table[f"top{self.per_row}_mean"] = self.top_mass_mean
         table[f"top{self.per_row}_worst"] = self.top_mass_worst
         table |= {name: getattr(self, name) for name in _ONE_NUMBER}

@@ -24,6 +24,7 @@ from headfit._shrink.descent import (
     EXACT,
     TV,
     Callback,
+    Original,
     Running,
     SizeKeywords,
     checked_sizes,
@@ -31,7 +32,6 @@ from headfit._shrink.descent import (
     powers_of_two,
     smallest_size,
 )
-from headfit._shrink.original import Original
 from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit.errors import InputError
 

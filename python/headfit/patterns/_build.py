@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from headfit._attention.topk_blocks import csr_of
 from headfit._base.arguments import as_choice, as_count, as_finite, as_generator
 from headfit._base.machine import require_memory
 from headfit._base.types import Seed as Seed
@@ -178,7 +177,9 @@ def weighted(support: Any, style: Style, log_weights: Floats | None = None) -> P
 def csr(values: NDArray[Any], columns: Ints, starts: Ints) -> Pattern:
     """Return a canonical matrix; row ``i`` has the columns ``columns[starts[i]:starts[i + 1]]``."""
     n = len(starts) - 1
-    matrix: Any = csr_of(values, columns, starts, (n, n))
+    index = np.int32 if len(columns) <= MOST_TOKENS else np.int64
+    parts = (values, columns.astype(index, copy=False), starts.astype(index, copy=False))
+    matrix: Any = sparse.csr_array(parts, shape=(n, n))
     matrix.has_canonical_format = True
     made: Pattern = matrix
     return made

@@ -9,17 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headfit._base.arguments import as_count, as_flag, check_between, shown
 from headfit._base.positions import ROPE_BASE, as_frequencies, rope_frequencies
 from headfit._base.tolerances import Tolerances, as_tolerances, with_margin
 from headfit._base.types import ArrayLike, MaskLike
-from headfit._filter.demand import SLACK, Demand
-from headfit._filter.filter import Filter
+from headfit._filter.demand import SLACK, Demand, Filter
 from headfit._filter.linear_program import solve
 from headfit._filter.rope_result import RopeFilter
-from headfit._filter.stencil import Stencil
+from headfit._filter.stencil import Floats, Stencil
 from headfit._target.target import as_target
 from headfit.errors import InputError
 
@@ -32,7 +30,6 @@ MOST_TOKENS = 2**24
 MARGINS = (1e-4, SLACK + 1e-4)
 LEAST_DISTORTION = 0.002
 
-Floats = NDArray[np.float64]
 _Item = TypeVar("_Item")
 
 

@@ -18,8 +18,7 @@ from matplotlib.figure import Figure
 
 import headfit as hf
 from headfit._base.arrays import BFLOAT16, widened
-from headfit._shrink.descent import Running, closest
-from headfit._shrink.original import Original, truncated_svd
+from headfit._shrink.descent import Original, Running, closest, truncated_svd
 from headfit.errors import NonFiniteError
 
 RNG = np.random.default_rng

@@ -11,8 +11,7 @@ import pytest
 
 import headfit as hf
 from headfit._base import machine
-from headfit._shrink.descent import Running, closest
-from headfit._shrink.original import Original
+from headfit._shrink.descent import Original, Running, closest
 from headfit.errors import InputError
 
 A = hf.patterns.band(12, 1)

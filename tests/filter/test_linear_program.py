@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headfit import Tolerances
-from headfit._filter.demand import SLACK, Demand
+from headfit._filter.demand import SLACK, Demand, Filter
 from headfit._filter.design import design
-from headfit._filter.filter import Filter
 from headfit._filter.layouts import Layout, Shape
 from headfit._filter.linear_program import is_out_of_reach, solve
 from headfit._filter.stencil import Stencil

@@ -24,9 +24,8 @@ from headfit._lower.hull import (
     not_in_a_polygon,
 )
 from headfit._lower.lower import lower
-from headfit._lower.order import NoOrder, order_proofs
 from headfit._lower.problem import Problem, Visibility, best_proof
-from headfit._lower.traces import Traces, least_dim
+from headfit._lower.traces import NoOrder, Traces, least_dim, order_proofs
 from headfit._lower.traces import traces as search_traces
 from headfit._lower.weights import Block, _positive_eigenvalues, block_dim
 from headfit.bounds import random_keys_dim

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import headfit as hf
 from headfit import _core
 from headfit._base.masks import core_mask
-from headfit._shrink.original import truncated_svd
+from headfit._shrink.descent import truncated_svd
 from headfit._target.append_dims import appended, leak_without, without_columns
 
 N = 96

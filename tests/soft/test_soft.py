@@ -14,7 +14,7 @@ from headfit import _core
 from headfit._base.masks import core_mask
 from headfit._shrink import descent
 from headfit._shrink.compare import compare
-from headfit._shrink.original import Original, truncated_svd
+from headfit._shrink.descent import Original, truncated_svd
 
 THREADS = (1, 2, 3)
 

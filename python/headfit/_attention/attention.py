@@ -324,13 +324,7 @@ class Attention(Shown):
         Besides the result, takes O(m d) memory for one key head and a block of rows for each
         thread. With few entries in a sparse mask, time is O(d) for each, and not for all n m.
         """
-        if as_flag(sparse, "sparse"):
-            return self._entries(rows, out, False, num_threads)
-        logits, count = self._of_rows(rows)
-        result = self._output(count, self.m, out)
-        threads = thread_count(num_threads)
-        _core.attention_matrix(logits, self._stack(result), out is None, threads)
-        return result
+        return self._computed(rows, out, sparse, num_threads, as_logits=False)
 
     @overload
     def logits(
@@ -375,12 +369,7 @@ class Attention(Shown):
         -----
         Takes as much memory as `matrix` does.
         """
-        if as_flag(sparse, "sparse"):
-            return self._entries(rows, out, True, num_threads)
-        logits, count = self._of_rows(rows)
-        result = self._output(count, self.m, out)
-        _core.attention_logits(logits, self._stack(result), thread_count(num_threads))
-        return result
+        return self._computed(rows, out, sparse, num_threads, as_logits=True)
 
     @standard_arithmetic()
     def topk(
@@ -446,7 +435,7 @@ class Attention(Shown):
             count * (24 if self.lead else 60), f"the {k} largest weights of every row (k)"
         )
         if cluster is None:
-            columns, largest = topk_rows(self, None, k, values == "logits", threads)
+            columns, largest = topk_rows((self, k, values == "logits", threads), None)
         else:
             columns, largest = topk_blocks(cluster, self, k, values == "logits")
         if renormalize:
@@ -546,19 +535,27 @@ class Attention(Shown):
             return self.core, self.n
         return self.core.of_rows(numbers), numbers.size
 
-    def _entries(
-        self, rows: Rows, out: Any, as_logits: bool, num_threads: int | None
-    ) -> sp.csr_array:
-        """Return the weights or logits at the entries of a sparse mask."""
+    def _computed(
+        self, rows: Rows, out: Any, sparse: bool, num_threads: int | None, *, as_logits: bool
+    ) -> NDArray[Any] | sp.csr_array:
+        """Return weights or logits of some rows, all or those at the entries of a sparse mask."""
+        threads = thread_count(num_threads)
+        logits, count = self._of_rows(rows)
+        if not as_flag(sparse, "sparse"):
+            result = self._output(count, self.m, out)
+            if as_logits:
+                _core.attention_logits(logits, self._stack(result), threads)
+            else:
+                _core.attention_matrix(logits, self._stack(result), out is None, threads)
+            return result
         if self.lead or out is not None or not is_sparse(self.mask):
             what = "out" if out is not None else f"mask {mask_text(self.mask)}, Q {self.Q.shape}"
             raise InputError(
                 f"sparse must be False unless one head has a sparse mask, without out; got {what}"
             )
-        logits, count = self._of_rows(rows)
         require_memory(self.mask.nnz * (self.dtype.itemsize + 4), f"{self.mask.nnz} entries")
         pattern = self.mask if rows is None else self.mask[row_numbers(rows, self.n)]
-        values = _core.attention_entries(logits, as_logits, thread_count(num_threads))[0]
+        values = _core.attention_entries(logits, as_logits, threads)[0]
         parts = values, pattern.indices.copy(), pattern.indptr.copy()
         return sp.csr_array(parts, shape=(count, self.m))
 
@@ -593,7 +590,6 @@ class HasAttention(Protocol):
     @property
     def attention(self) -> Attention:
         """The attention of the head."""
-        ...
 
 
 def attention_in(head: Any) -> Attention | None:

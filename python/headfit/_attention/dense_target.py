@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention, attention_in
-from headfit._attention.logits import LogitOptions
-from headfit._base.arrays import as_array, as_stack, as_stored_array, is_sparse, widened
+from headfit._base.arrays import FloatArray, as_array, as_stack, as_stored_array, is_sparse, widened
 from headfit._base.masks import core_mask
 from headfit.errors import InputError
 
@@ -25,27 +22,21 @@ def check_one_head(attention: Attention, name: str) -> None:
         raise InputError(f"{name} must not be empty; got Q and K of shapes {q} and {k}")
 
 
-def _flat_head(shape: tuple[int, int], **masks: Any) -> Attention:
-    """Return a head of zero queries and keys."""
-    q, k = (np.zeros((rows, 1), np.float32) for rows in shape)
-    return Attention(q, k, **masks)
+def allowed_entries(shape: tuple[int, int], *, sparse: bool = False, **masks: Any) -> Any:
+    """Return where masks of one head allow attention, those of keys and -inf in a bias included.
+
+    With `sparse`, for a sparse mask, this is a sparse matrix, and no array has the whole shape.
+    """
+    flat: Any = Attention(*(np.zeros((rows, 1), np.float32) for rows in shape), **masks)
+    logits = flat.logits(sparse=sparse)
+    if not sparse:
+        return logits > -np.inf
+    logits.data = logits.data > -np.inf
+    logits.eliminate_zeros()
+    return logits
 
 
-def allowed_entries(shape: tuple[int, int], **masks: Any) -> NDArray[np.bool_]:
-    """Return where masks of one head allow attention, those of keys and -inf in a bias included."""
-    allowed: NDArray[np.bool_] = _flat_head(shape, **masks).logits() > -np.inf
-    return allowed
-
-
-def sparse_entries(shape: tuple[int, int], **masks: Any) -> sp.csr_array:
-    """Return the same for a sparse mask, without an array of the whole shape."""
-    allowed = _flat_head(shape, **masks).logits(sparse=True)
-    allowed.data = allowed.data > -np.inf
-    allowed.eliminate_zeros()
-    return allowed
-
-
-def head_to_match(target: Any, name: str, mask: Any = None) -> Attention | None:
+def head_to_match(target: Any, name: str) -> Attention | None:
     """Return the head that a new head is to come close to, checked; None for what is no head.
 
     A new head has a mask alone. So that it attends to the same keys, key_lengths, key_mask and -inf
@@ -60,28 +51,26 @@ def head_to_match(target: Any, name: str, mask: Any = None) -> Attention | None:
             f"{name} must have no sinks: they take a part of every row, and the rows of the head "
             f"that is looked for sum to 1; got {attention!r}"
         )
-    attention.check_settings(LogitOptions(mask=mask))
     options = vars(attention.options)
     more = {key: options[key] for key in ("key_lengths", "key_mask", "bias")}
     if more["bias"] is not None and np.isfinite(widened(as_array(more["bias"], "bias"))).all():
         more["bias"] = None
     if all(x is None for x in more.values()):
         return attention
-    shape = attention.n, attention.m
-    find = sparse_entries if is_sparse(attention.mask) else allowed_entries
-    whole = find(shape, mask=attention.mask, **more)
+    shape, mask = (attention.n, attention.m), attention.mask
+    whole = allowed_entries(shape, sparse=is_sparse(mask), mask=mask, **more)
     keys = {"mask": whole, "key_lengths": None, "key_mask": None}
     return Attention(*attention.stored, **{**options, **keys})
 
 
-def target_matrix(target: Any) -> NDArray[Any]:
+def target_matrix(target: Any) -> FloatArray:
     """Return a target that is a dense matrix in a form that the core reads, or raise an error."""
     if is_sparse(target):
         raise InputError("the target must be an Attention or a dense array; got a sparse matrix")
     matrix = as_stored_array(target, "the target")
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise InputError(f"the target must be a matrix and not empty; got shape {matrix.shape}")
-    rows: NDArray[Any] = as_stack(matrix)[0]
+    rows: FloatArray = as_stack(matrix)[0]
     return rows
 
 

@@ -28,13 +28,6 @@ _ONE_NUMBER = (
 class Table(Pictured):
     """A table with one row per head, as text and as a DataFrame."""
 
-    def _title(self) -> str:
-        raise NotImplementedError
-
-    def _in_text(self) -> dict[str, NDArray[Any]]:
-        """Return the columns of the text, by name."""
-        raise NotImplementedError
-
     def _in_frame(self) -> tuple[dict[str, NDArray[Any]], list[str]]:
         """Return the columns of a DataFrame, and which of them are its index."""
         raise NotImplementedError
@@ -49,12 +42,13 @@ class Table(Pictured):
         """
         return data_frame(*self._in_frame())
 
-    def __repr__(self) -> str:
-        columns = self._in_text()
-        total = len(next(iter(columns.values())))
-        count = total if total <= _SHOWN else _SHOWN // 2
-        more = [f"... and {total - count} heads more"] if count < total else []
-        return text_table(self._title(), list(columns), cells(columns, count), more)
+
+def _as_text(title: str, columns: Mapping[str, NDArray[Any]]) -> str:
+    """Return a title, and the columns of a table below it, as text."""
+    total = len(next(iter(columns.values())))
+    count = total if total <= _SHOWN else _SHOWN // 2
+    more = [f"... and {total - count} heads more"] if count < total else []
+    return text_table(title, list(columns), cells(columns, count), more)
 
 
 def cells(columns: Mapping[str, NDArray[Any]], count: int) -> list[list[str]]:
@@ -188,10 +182,11 @@ class HeadTable(Table):
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the measures that are one number per head, by name."""
-        table: dict[str, NDArray[Any]] = {}
-        for i, share in enumerate(self.shares):
-            for kind in ("mean", "median", "max"):
-                table[f"keys{share * 100:g}_{kind}"] = getattr(self, f"keys_{kind}")[..., i]
+        table = {
+            f"keys{share * 100:g}_{kind}": getattr(self, f"keys_{kind}")[..., i]
+            for i, share in enumerate(self.shares)
+            for kind in ("mean", "median", "max")
+        }
         table[f"top{self.per_row}_mean"] = self.top_mass_mean
         table[f"top{self.per_row}_worst"] = self.top_mass_worst
         table |= {name: getattr(self, name) for name in _ONE_NUMBER}
@@ -238,23 +233,22 @@ class HeadTable(Table):
             text += f"; {sinks} sink{plural} with {self.sink_mass[head]:.0%} of all mass"
         return text
 
-    def _title(self) -> str:
+    def __repr__(self) -> str:
         heads = math.prod(self.shape)
-        return (
+        title = (
             f"HeadTable({heads} head{'s' if heads != 1 else ''} of {self.n} x {self.m}; "
             f"{int(self.sparse.sum())} sparse at {self.per_row} a row and {self.per_column} a "
             f"column; keys and gamma are medians over rows)"
         )
-
-    def _in_text(self) -> dict[str, NDArray[Any]]:
         hidden = {f"keys{s * 100:g}_{kind}" for s in self.shares for kind in ("mean", "max")}
         hidden |= {"gamma", f"top{self.per_row}_worst"}
         places = [",".join(str(i) for i in head) for head in np.ndindex(self.shape)]
-        return {"head": np.array(places)} | {
+        columns = {
             name.removesuffix("_median"): np.reshape(values, -1)
             for name, values in self.columns().items()
             if name not in hidden
         }
+        return _as_text(title, {"head": np.array(places), **columns})
 
     def _in_frame(self) -> tuple[dict[str, NDArray[Any]], list[str]]:
         places = np.indices(self.shape).reshape((len(self.shape), math.prod(self.shape)))
@@ -364,17 +358,16 @@ class ModelTable(Table):
         except KeyError as error:
             raise InputError(f"path: {path} is no saved capture: it lacks {error}") from error
 
-    def _title(self) -> str:
-        return (
+    def __repr__(self) -> str:
+        title = (
             f"ModelTable({len(self)} heads of {len(self.distances)} layers; medians (~) are "
             "approximate, from histograms)"
         )
-
-    def _in_text(self) -> dict[str, NDArray[Any]]:
         hidden = ["_max", "_mean", "gamma", "_worst"]
         if (np.nan_to_num(self.numbers["key_mass"], nan=1) >= 1 - 1e-9).all():
             hidden.append("key_mass")  # no layer has sinks as parameters
-        return {name: x for name, x in self.numbers.items() if not name.endswith(tuple(hidden))}
+        left_out = tuple(hidden)
+        return _as_text(title, {n: x for n, x in self.numbers.items() if not n.endswith(left_out)})
 
     def _in_frame(self) -> tuple[dict[str, NDArray[Any]], list[str]]:
         return self.numbers, ["layer", "head"]

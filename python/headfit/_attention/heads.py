@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -58,12 +58,11 @@ def single_heads(attention: Attention) -> list[Attention]:
 def over_heads(
     attention: Attention,
     function: Callable[..., Any],
-    options: Mapping[str, Any],
     num_threads: int | None,
     *,
     one_at_a_time: bool,
 ) -> NDArray[np.object_]:
-    """Return ``function(head, **options)`` for each head, in the shape of the leading axes.
+    """Return ``function(head)`` for each head, in the shape of the leading axes.
 
     Heads are worked on at the same time, each with its share of the threads, or one after the
     other, each with all of them: then a Generator is read in the order of the heads, and Ctrl-C
@@ -76,7 +75,7 @@ def over_heads(
 
     def work(place: tuple[int, ...], head: Attention) -> Any:
         try:
-            return function(head, **options, num_threads=max(1, threads // workers))
+            return function(head, num_threads=max(1, threads // workers))
         except InputError as error:
             where = ", ".join(str(p) for p in place)
             raise type(error)(f"head {where}: {error}") from error

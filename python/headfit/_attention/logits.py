@@ -137,9 +137,8 @@ def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.
     dtype, dim = computed_in(q, k), q.shape[-1]
     if max(q.shape[-2], k.shape[-2]) >= 2**31:
         raise InputError("Q and K must have fewer than 2**31 rows")
-    softcap = 0.0
-    if options.softcap is not None:
-        softcap = check_between(options.softcap, "softcap", 0, math.inf)
+    cap = options.softcap
+    softcap = 0.0 if cap is None else check_between(cap, "softcap", 0, math.inf)
     lead, shape = q.shape[:-2], (q.shape[-2], k.shape[-2])
     positions = as_positions(options.position, lead, shape, dim, dtype)
     if positions.bias is not None and options.bias is not None:

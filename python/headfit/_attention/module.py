@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
@@ -265,7 +264,7 @@ class SelfAttention:
         return Attention._of(q, k, {"scale": self.scale, "mask": mask}, errors)
 
     @cached_property
-    def _lu_factors(self) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _lu_factors(self) -> tuple[FloatArray, FloatArray]:
         """The LU factors of [W_Q W_K]^T and their pivots, where the weights are square."""
         require_memory(2 * 8 * self.width**2, f"the factorisation of {self.width} x {self.width}")
         transposed = np.array(self.weights.T, dtype=np.float64, order="F", copy=True)
@@ -283,7 +282,7 @@ class SelfAttention:
         return lu, pivots
 
     @cached_property
-    def _pseudo_inverse(self) -> NDArray[np.float64]:
+    def _pseudo_inverse(self) -> FloatArray:
         """The pseudo-inverse of [W_Q W_K], where the weights are not square."""
         shape = self.weights.shape
         require_memory(
@@ -293,7 +292,7 @@ class SelfAttention:
         operations = 4.0 * weights.size * shape[1]
         left, size, right = interruptible(operations, np.linalg.svd, weights, full_matrices=False)
         self._check_rank(int(np.count_nonzero(size > self.width * EPSILON * size[0])))
-        result: NDArray[np.float64] = interruptible(operations, np.matmul, right.T / size, left.T)
+        result: FloatArray = interruptible(operations, np.matmul, right.T / size, left.T)
         return result
 
     def _check_rank(self, rank: int) -> None:

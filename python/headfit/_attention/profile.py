@@ -53,10 +53,6 @@ class Measures:
             shares=tuple(float(s) for s in as_shares(self.shares, "shares")),
         )
 
-    def names(self, kind: str) -> list[str]:
-        """Return the names of the columns with the mean, median or maximum of the keys."""
-        return [f"keys{share * 100:g}_{kind}" for share in np.atleast_1d(self.shares)]
-
 
 @dataclass(frozen=True)
 class Profile:
@@ -187,7 +183,7 @@ class HeadStatistics:
             "keys": np.zeros(shares),
             "keys_counts": np.zeros((*shares, EDGES.size), np.int64),
             "gamma_counts": np.zeros((heads, EDGES.size), np.int64),
-            **dict.fromkeys(["before", "after", "columns"], nothing),
+            **dict.fromkeys(["before", "columns"], nothing),
         }
         self.largest = {"keys": many, "gamma": one, "load": np.zeros(heads, np.int64)}
         self.least = {"top_mass": one}
@@ -228,11 +224,11 @@ class HeadStatistics:
         measures, sums = self.measures, self.sums
         columns: dict[str, NDArray[Any]] = {"rows": sums["rows"]}
         middle = medians(sums["keys_counts"], integers=True)
-        names = zip(*(measures.names(kind) for kind in ("mean", "median~", "max")), strict=True)
-        for s, (mean, median, most) in enumerate(names):
-            columns[mean] = mean_of(sums["keys"][:, s], sums["rows"])
-            columns[median] = middle[:, s]
-            columns[most] = self.largest["keys"][:, s]
+        for s, share in enumerate(np.atleast_1d(measures.shares)):
+            keys = f"keys{share * 100:g}"
+            columns[f"{keys}_mean"] = mean_of(sums["keys"][:, s], sums["rows"])
+            columns[f"{keys}_median~"] = middle[:, s]
+            columns[f"{keys}_max"] = self.largest["keys"][:, s]
         columns[f"top{measures.per_row}_mean"] = mean_of(sums["top_mass"], sums["rows"])
         columns[f"top{measures.per_row}_worst"] = self.least["top_mass"]
         columns["max_load"] = self.largest["load"]
@@ -276,7 +272,6 @@ def _sums(profile: Profile) -> dict[str, NDArray[Any]]:
         "gamma_counts": counted(profile.gamma, profile.present),
         "distance": offset_mass @ np.abs(np.arange(offset_mass.shape[1]) - (n - 1.0)),
         "before": offset_mass[:, n - 1 :],
-        "after": offset_mass[:, : n - 1][:, ::-1],
     }
 
 

@@ -15,6 +15,7 @@ from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, OneHead, attention_in
 from headfit._attention.heads import over_heads
 from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
+from headfit._attention.topk_blocks import csr_of
 from headfit._base.arguments import as_choice, as_count, as_share, shown, thread_count
 from headfit._base.arrays import as_indices, as_stack, as_stored_array, is_sparse
 from headfit._base.calls import standard_arithmetic
@@ -219,11 +220,11 @@ def sparsify(
     if K is not None or attention_in(M) is not None:
         attention = Attention.of(M, K, **options)
         if attention.lead:
-            bounds = {
-                "per_row": per_row, "per_column": per_column, "exempt_columns": exempt_columns,
-                "method": method, "mass": mass, "on_empty": on_empty,
-            }  # fmt: skip
-            return over_heads(attention, sparsify, bounds, num_threads, one_at_a_time=False)
+            one: Any = partial(
+                sparsify, per_row=per_row, per_column=per_column, exempt_columns=exempt_columns,
+                method=method, mass=mass, on_empty=on_empty,
+            )  # fmt: skip
+            return over_heads(attention, one, num_threads, one_at_a_time=False)
         mask, shape = attention.mask, (attention.n, attention.m)
         if attention.sinks is not None:  # weights count as shares of what a row gives to keys
             without = {**vars(attention.options), "sinks": None}
@@ -281,9 +282,7 @@ def sparsify(
 def _kept(shape: tuple[int, int], arrays: Any) -> tuple[sp.csr_array, NDArray[Any], NDArray[Any]]:
     """Return the entries that the core kept, the mass that each row loses, and exempt columns."""
     offsets, columns, weights, dropped, exempt = arrays
-    index = np.int32 if offsets[-1] < 2**31 else np.int64
-    parts = (weights, columns.astype(index, copy=False), offsets.astype(index, copy=False))
-    return sp.csr_array(parts, shape=shape), dropped, exempt
+    return csr_of(weights, columns, offsets, shape), dropped, exempt
 
 
 def _of_matrix(M: Any, *, mask: Any, **of_heads: Any) -> tuple[tuple[int, int], Callable[..., Any]]:
@@ -350,9 +349,8 @@ def _heaviest(
     two prices may improve the optimum, and is added. When there is no such entry, the optimum is
     that of the programme with all entries.
     """
-    import scipy.optimize
+    from scipy.optimize import linprog
 
-    linprog: Any = scipy.optimize.linprog  # its type stubs do not allow sparse matrices
     n, m = weights.shape
     heavy = min(m, 2 * limits[0])
     heaviest = np.argpartition(-weights, heavy - 1, axis=1)[:, :heavy]
@@ -367,9 +365,9 @@ def _heaviest(
         rows, columns = np.nonzero(included)
         entries = np.arange(rows.size)
         ends = np.concatenate((rows, n + columns)), np.tile(entries, 2)
-        incidence = sp.csr_array((np.ones(2 * rows.size), ends), shape=(n + m, rows.size))
+        incidence: Any = sp.csr_array((np.ones(2 * rows.size), ends), shape=(n + m, rows.size))
         # The simplex method returns a vertex, and the vertices of this polytope are integral.
-        solution = linprog(
+        solution: Any = linprog(
             -weights[included], A_ub=incidence, b_ub=most, bounds=(0, 1), method="highs-ds",
             options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
         )  # fmt: skip

@@ -74,8 +74,8 @@ class AttentionStats(Shown):
                 "largest weight": f"{np.median(self.max_weight):.3g}",
                 "effective support": f"{np.median(self.effective_support):.3g} keys",
             }
-            for i, share in enumerate(self.shares):
-                facts[f"{share:.0%} of the mass in"] = (
-                    f"{np.median(self.keys_for_share[..., i]):g} keys"
-                )
+            facts |= {
+                f"{share:.0%} of the mass in": f"{np.median(self.keys_for_share[..., i]):g} keys"
+                for i, share in enumerate(self.shares)
+            }
         return facts

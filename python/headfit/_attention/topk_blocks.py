@@ -20,8 +20,12 @@ Lists = tuple[NDArray[np.int64], NDArray[Any]]
 """Columns and their values, each of shape (..., rows, k)."""
 
 
-def topk_rows(attention: Attention, rows: Rows, k: int, as_logits: bool, threads: int) -> Lists:
-    """Return the k largest entries of some rows: their columns and values."""
+def topk_rows(how: tuple[Attention, int, bool, int], rows: Rows) -> Lists:
+    """Return the k largest entries of some rows: their columns and values.
+
+    `how` is the attention, k, whether logits or weights are wanted, and the number of threads.
+    """
+    attention, k, as_logits, threads = how
     logits, count = attention._of_rows(rows)
     shape = (*attention.lead, count, k)
     columns, values = np.empty(shape, np.int64), np.empty(shape, attention.dtype)
@@ -35,14 +39,8 @@ def topk_blocks(cluster: Cluster, attention: Attention, k: int, as_logits: bool)
     products = math.prod(attention.lead) * attention.m * attention.dim
     blocks = row_blocks(attention.n, products, cluster.slots)
     held = hold(cluster, (attention, k, as_logits, cluster.threads))
-    columns, values = zip(*run_blocks(cluster, _topk_block, held, blocks, "top-k"), strict=True)
+    columns, values = zip(*run_blocks(cluster, topk_rows, held, blocks, "top-k"), strict=True)
     return np.concatenate(columns, axis=-2), np.concatenate(values, axis=-2)
-
-
-def _topk_block(shared: tuple[Attention, int, bool, int], block: slice) -> Lists:
-    """Return the largest entries of a block of rows on a worker."""
-    attention, k, as_logits, threads = shared
-    return topk_rows(attention, block, k, as_logits, threads)
 
 
 def as_csr(columns: NDArray[np.int64], values: NDArray[Any], keys: int) -> sp.csr_array:
@@ -52,8 +50,15 @@ def as_csr(columns: NDArray[np.int64], values: NDArray[Any], keys: int) -> sp.cs
     """
     present = columns >= 0
     offsets = np.concatenate(([0], np.cumsum(present.sum(axis=1))))
-    index = np.int32 if offsets[-1] < 2**31 else np.int64
-    parts = (values[present], columns[present].astype(index), offsets.astype(index))
-    matrix = sp.csr_array(parts, shape=(columns.shape[0], keys))
+    matrix = csr_of(values[present], columns[present], offsets, (columns.shape[0], keys))
     matrix.sort_indices()
     return matrix
+
+
+def csr_of(
+    values: NDArray[Any], columns: NDArray[Any], offsets: NDArray[Any], shape: tuple[int, int]
+) -> sp.csr_array:
+    """Return a matrix in CSR format, whose indices are in int32 where they fit."""
+    index = np.int32 if offsets[-1] < 2**31 else np.int64
+    parts = (values, columns.astype(index, copy=False), offsets.astype(index, copy=False))
+    return sp.csr_array(parts, shape=shape)

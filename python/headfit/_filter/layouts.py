@@ -8,11 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from headfit._filter.stencil import Stencil
-
-Floats = NDArray[np.float64]
+from headfit._filter.stencil import Floats, Stencil
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
-from headfit._filter.demand import SLACK, Demand, Limits
-from headfit._filter.filter import Filter
+from headfit._filter.demand import SLACK, Demand, Filter, Limits
+from headfit._filter.stencil import Floats, Offsets
 
 # The amplitude hypot(a, b) is bounded from below by so many directions: within 2% of it.
 DIRECTIONS = 16
@@ -31,8 +30,6 @@ FEW_INSIDE, FEW_OUTSIDE = 80, 200
 # Offsets that lie further below their limit than this are dropped from the next program.
 IDLE = 2.0
 
-Floats = NDArray[np.float64]
-Offsets = NDArray[np.int64]
 Places = tuple[Offsets, Offsets, Offsets]
 """Offsets of a program: in the stencil, outside it, and where it bounds |logit| besides."""
 
@@ -254,8 +251,8 @@ def _program(
     if even:
         directions = 2  # sines are zero, and r >= |a|
     one, rest = sp.eye_array(count), sp.csr_array((count, sum(sizes[3:])))
-    for angle in 2 * np.pi * (np.arange(directions) + (0.0 if even else 0.5)) / directions:
-        parts.append(sp.hstack([np.cos(angle) * one, np.sin(angle) * one, -one, rest]))
+    angles = 2 * np.pi * (np.arange(directions) + (0.0 if even else 0.5)) / directions
+    parts += [sp.hstack([np.cos(x) * one, np.sin(x) * one, -one, rest]) for x in angles]
     right = np.concatenate([limits.right, np.zeros(directions * count)])
     cost = sum_of_r = np.repeat([0.0, 0.0, 1.0, 0.0, 0.0, 0.0], sizes)
     if max_norm is not None:

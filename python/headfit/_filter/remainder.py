@@ -8,9 +8,16 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
-from headfit._filter.stencil import Stencil, allowed_offsets, entries, full_rows
+from headfit._filter.stencil import (
+    Flags,
+    Floats,
+    Offsets,
+    Stencil,
+    allowed_offsets,
+    entries,
+    full_rows,
+)
 from headfit._target.target import Target, with_matrix
 from headfit.errors import InputError
 
@@ -39,7 +46,7 @@ class Parts:
     per_row: float
 
     @classmethod
-    def of(cls, target: Target, ignored: Sequence[int] | NDArray[np.int64] = ()) -> Parts:
+    def of(cls, target: Target, ignored: Sequence[int] | Offsets = ()) -> Parts:
         """Tell the parts of a target apart; `ignored` are columns whose logits do not matter.
 
         Raises an InputError if there is no offset that nearly all rows attend to.
@@ -77,9 +84,7 @@ class Parts:
         return cls(stencil, with_matrix(target, whole), beside)
 
 
-def _means(
-    values: NDArray[np.float64], groups: NDArray[np.int64], counts: NDArray[np.bool_], size: int
-) -> NDArray[np.float64]:
+def _means(values: Floats, groups: Offsets, counts: Flags, size: int) -> Floats:
     """Return the mean of the values that count in each group; 0 for a group without any."""
     sums = np.bincount(groups, np.where(counts, values, 0.0), size)
     sizes = np.bincount(groups, counts, size)

@@ -8,18 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._base.arguments import as_count
 from headfit._base.arrays import DIGITS, as_float_dtype, check_dtype
 from headfit._base.display import Pictured, plain_dict
 from headfit._base.tolerances import Tolerances
-from headfit._filter.filter import Filter
-from headfit._filter.stencil import Stencil
+from headfit._filter.demand import Filter
+from headfit._filter.stencil import Floats, Stencil
 from headfit.errors import InputError
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -154,7 +151,7 @@ class RopeFilter(Pictured):
                  "least_norm", "max_logit")  # fmt: skip
         return plain_dict({name: getattr(self, name) for name in names})
 
-    def _lines(self) -> list[str]:
+    def __repr__(self) -> str:
         what = f"a pattern of {self.stencil.offsets.size} offsets"
         if self.width is not None:
             side = "back" if self.mask == "causal" else "to each side"
@@ -183,10 +180,7 @@ class RopeFilter(Pictured):
                 f"  undecided: the solver found no filter of norm up to {self.max_norm:.4g}; "
                 f"proved: at least {least} is needed"
             )
-        return lines
-
-    def __repr__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(lines)
 
 
 def _rounded_down(value: float) -> str:

@@ -21,6 +21,10 @@ from headfit.errors import InputError
 # By how much the logarithm of a weight may differ from that of its offset.
 SAME = 1e-6
 
+Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Offsets = NDArray[np.int64]
+
 
 @dataclass(frozen=True, eq=False)
 class Stencil:
@@ -46,15 +50,15 @@ class Stencil:
     """
 
     n: int
-    offsets: NDArray[np.int64]
-    log_weights: NDArray[np.float64]
+    offsets: Offsets
+    log_weights: Floats
     first: int
     last: int
     block: int = 1
     apart: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
 
     @classmethod
-    def of(cls, target: Target, ignored: Sequence[int] | NDArray[np.int64] = ()) -> Stencil:
+    def of(cls, target: Target, ignored: Sequence[int] | Offsets = ()) -> Stencil:
         """Find the stencil of a target, leaving out columns whose logits do not matter.
 
         Rows that attend to all that the mask allows, with equal weights, may be anything else than
@@ -106,7 +110,7 @@ class Stencil:
         return bool(np.isin(repeats, self.offsets).all())
 
     @cached_property
-    def others(self) -> NDArray[np.int64]:
+    def others(self) -> Offsets:
         """All allowed offsets that are not attended to, shape (n - k,) or up to twice as many."""
         every = np.arange(self.first, self.last + 1, dtype=np.int64)
         wanted = np.zeros(every.size, dtype=np.bool_)
@@ -147,9 +151,7 @@ def whole_target(target: Target, stencil: Stencil) -> _core.Target:
     )
 
 
-def entries(
-    target: Target, full: NDArray[np.bool_], left_out: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+def entries(target: Target, full: Flags, left_out: Flags) -> tuple[Offsets, Offsets, Floats]:
     """Return row, column and logarithm of the weights outside some rows and columns."""
     csr = target.matrix
     rows = np.repeat(np.arange(target.n, dtype=np.int64), np.diff(csr.indptr))
@@ -157,7 +159,7 @@ def entries(
     return rows[kept], csr.indices[kept].astype(np.int64), np.log(csr.data[kept])
 
 
-def full_rows(target: Target, left_out: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def full_rows(target: Target, left_out: Flags) -> Flags:
     """Return which rows attend to all that the mask allows, with equal weights.
 
     Columns that are left out do not count.
@@ -172,7 +174,7 @@ def full_rows(target: Target, left_out: NDArray[np.bool_]) -> NDArray[np.bool_]:
     np.maximum.at(most, rows, logs)
     np.minimum.at(least, rows, logs)
     counts = np.bincount(rows, minlength=n)
-    full: NDArray[np.bool_] = (counts > 0) & (counts == allowed) & (most - least <= SAME)
+    full: Flags = (counts > 0) & (counts == allowed) & (most - least <= SAME)
     return full
 
 
@@ -186,9 +188,7 @@ def allowed_offsets(mask: Any, n: int) -> tuple[int, int]:
     return -window[1], window[0]
 
 
-def _readings(
-    target: Target, left_out: NDArray[np.bool_]
-) -> Iterator[tuple[Target, int, NDArray[np.bool_]]]:
+def _readings(target: Target, left_out: Flags) -> Iterator[tuple[Target, int, Flags]]:
     """Yield what may have a stencil: a target, that of its blocks, and how many tokens these have.
 
     Last comes the target without its rows that attend to everything, which are flagged.
@@ -201,9 +201,7 @@ def _readings(
     yield target, 1, full_rows(target, left_out)
 
 
-def _pairs(
-    offsets: NDArray[np.int64], full: NDArray[np.bool_], left_out: NDArray[np.bool_]
-) -> NDArray[np.int64]:
+def _pairs(offsets: Offsets, full: Flags, left_out: Flags) -> Offsets:
     """Return how many rows and columns that count lie at each offset from each other.
 
     This is a correlation, which Fourier transforms compute for all offsets at once.
@@ -213,9 +211,7 @@ def _pairs(
     return np.rint(np.fft.irfft(rows * columns.conj(), size)[offsets]).astype(np.int64)
 
 
-def _log_weights(
-    rows: NDArray[np.int64], offsets: NDArray[np.int64], logs: NDArray[np.float64], n: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _log_weights(rows: Offsets, offsets: Offsets, logs: Floats, n: int) -> tuple[Offsets, Floats]:
     """Return the offsets and the logarithms of their weights, which rows have up to a constant.
 
     The constant of a row follows from offsets whose weights are known already; the first known

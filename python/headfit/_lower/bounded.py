@@ -47,19 +47,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from operator import itemgetter
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 
 from headfit._base.arguments import as_flag, check_between
 from headfit._base.tolerances import Tolerances
 from headfit._lower import exact
-from headfit._lower.problem import Visibility, Witness, are_places, support_of
+from headfit._lower.problem import KINDS, Kind, Visibility, Witness, are_places, support_of
 from headfit._target.target import Target
 from headfit.errors import InputError
-
-Kind = Literal["rows", "columns"]
-KINDS = get_args(Kind)
 
 SQUARE_BITS = 80  # Squares of ratios, and powers of entries, are rounded up to so many digits
 MOST_POWER = 1000  # Entries of a matrix are raised to this power at most
@@ -74,11 +71,10 @@ class Limits:
     masked_logits: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_norm", "max_logit"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, check_between(value, name, 0, math.inf))
-        object.__setattr__(self, "masked_logits", as_flag(self.masked_logits, "masked_logits"))
+        bounds = {"max_norm": self.max_norm, "max_logit": self.max_logit}
+        given = {name: x for name, x in bounds.items() if x is not None}
+        checked = {name: check_between(x, name, 0, math.inf) for name, x in given.items()}
+        vars(self).update(checked, masked_logits=as_flag(self.masked_logits, "masked_logits"))
         if self.masked_logits and self.max_logit is None:
             raise InputError(
                 "masked_logits must be False without max_logit, the bound of those logits; got True"

@@ -51,8 +51,6 @@ ROOT_BITS, SCALE_BITS, COSINE_BITS = 60, 60, 24  # after the point: of roots, of
 LARGEST_DEGREE = 30  # Higher ones are of use for very many points in few dimensions, and take long
 TWO_PI = Fraction("6.28318530717958647692528676655900576839")  # rounded down to 1e-38
 
-Floats = NDArray[np.float64]
-
 Most = tuple[Fraction, str]  # a bound on the logarithm of a number of points, and its proof's name
 
 
@@ -167,7 +165,7 @@ def _delsarte(dim: int, s: Fraction, degree: int) -> Fraction | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _zeros(dim: int, degree: int, less: int = 0) -> Floats:
+def _zeros(dim: int, degree: int, less: int = 0) -> NDArray[np.float64]:
     """Return the zeros of the polynomial that comes after those of the kernel, or of a lower one.
 
     These polynomials of Jacobi are orthogonal for the weight (1 - t)^a (1 + t)^b.

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,6 +23,8 @@ MOST_RECTANGLES = 6
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.intp]
+Kind = Literal["rows", "columns"]
+KINDS = get_args(Kind)
 
 
 def line(m: sp.csr_array | sp.csc_array, at: int) -> Any:

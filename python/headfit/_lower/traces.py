@@ -1,4 +1,4 @@
-"""Lower bounds from how halfspaces cut point sets: VC dimension, its dual, and counting.
+"""Lower bounds from the supports alone: how halfspaces cut point sets, and orders for d = 1.
 
 A leak below 1 means that the logits on each row's support exceed its other visible logits: for
 each row i there is an offset c_i with q_i.k_j > c_i on the support and q_i.k_j < c_i elsewhere (if
@@ -17,6 +17,23 @@ Cover (1965), Schlaefli: hyperplanes through 0 split m vectors of R^(d+1) in at 
   holds. If the free row is among the vectors, all columns are on its positive side, and the
   statement becomes: t rows cut the columns into at most C(t, 0) + ... + C(t, d) cells, so that 2^t
   cells exclude d < t (the dual VC dimension).
+
+Does an order of the keys exist that has every support at one of its ends?
+With d = 1 the logits of a row increase or decrease along the order of the keys, so its support is
+a prefix or a suffix of the columns that the mask allows it. Take rows that may all attend to the
+same columns, choose one of these columns, r, and replace every support that contains r by its
+complement. The sets on one side of r are nested, and sets on different sides are disjoint. So take
+the sets from small to large and build the two chains: each set must contain the last one of one
+chain and be disjoint from the other chain. If a set does not fit, it crosses the last set x of a
+chain, and these two rows and r cut the columns into four cells (on a line there are three at most);
+or it contains both last sets, or is disjoint from both, and each of three columns is separated from
+the other two by a row (no halfline does that for the middle one): `Traces` that exclude d = 1. If
+all sets fit the order exists, which alone proves nothing about the tolerances.
+
+With a mask, rows that may attend to different columns can be used as well: for any few columns,
+each row must have its support at one end of those columns that it may attend to. (Equal keys have
+equal logits, so they are on the same side in every row and may be put in any order.) If no order
+of these columns suits every row, d = 1 is excluded: `NoOrder`.
 """
 
 from __future__ import annotations
@@ -25,21 +42,26 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from headfit import _core
 from headfit._base.tolerances import Tolerances
 from headfit._lower.problem import (
+    KINDS,
     Candidate,
     Ints,
+    Kind,
     Problem,
     Proof,
     Visibility,
     Witness,
     are_places,
     best_proof,
+    line,
+    stored,
     support_of,
 )
 from headfit._target.target import Target
@@ -48,18 +70,14 @@ PAIRS_LIMIT = 6_000_000  # bound on the work of counting the points that two set
 PAIRS_PER_SECOND = 2_000_000  # bound on the same work per second of the time limit
 LARGEST_SET = 12  # the most sets of a family that the greedy search grows
 NEAR, FAR = 40, 4  # how many sets with common points, and other ones, it may choose from
-
-
-Kind = Literal["columns", "rows"]
+FEW = 5  # how many columns `NoOrder` may have: all of their orders are tried
+MANY, STARTS = 60, 40  # how many rows it may have, and places drawn at which it is looked for
 
 
 def least_dim(classes: int, vectors: int) -> int:
     """Return the least d with C(vectors-1, 0) + ... + C(vectors-1, d) >= classes."""
-    d, reachable = 0, 1
-    while reachable < classes:
-        d += 1
-        reachable += math.comb(vectors - 1, d)
-    return d
+    reachable = itertools.accumulate(math.comb(vectors - 1, d) for d in itertools.count())
+    return next(d for d, most in enumerate(reachable) if most >= classes)
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,7 +98,7 @@ class Traces(Witness):
     def proves(self, target: Target, tolerances: Tolerances) -> int:
         """Return the head size that this witness proves necessary; 0 if it is not valid."""
         n, columns = target.n, self.kind == "columns"
-        if self.kind not in ("columns", "rows") or (columns and self.free):
+        if self.kind not in KINDS or (columns and self.free):
             return 0
         if not (self.sets and are_places(n, self.sets, self.points)):
             return 0
@@ -167,3 +185,64 @@ def _many(problem: Problem, family: _Sets) -> Iterator[Proof]:
             if most > best:
                 best = most
                 yield family.proof(kept, free, "a search by chance")
+
+
+@dataclass(frozen=True, repr=False)
+class NoOrder(Witness):
+    """A few columns no order of which has the supports of some rows at one of its ends."""
+
+    columns: tuple[int, ...]
+    rows: tuple[int, ...]
+
+    def proves(self, target: Target, tolerances: Tolerances) -> int:
+        """Return 2 if no order of the columns suits the rows, 0 if one does."""
+        n, sight = target.n, Visibility(target.mask, target.n)
+        if not are_places(n, self.columns, self.rows) or len(self.columns) > FEW:
+            return 0
+        lines = []
+        for i in self.rows:
+            seen, support = sight.row(i), support_of(target, i)
+            lines.append({j: j in support for j in self.columns if seen[j]})
+        for order in itertools.permutations(self.columns):
+            rows = [[inside[j] for j in order if j in inside] for inside in lines]
+            if all(row in (sorted(row), sorted(row, reverse=True)) for row in rows):
+                return 0
+        return 2
+
+
+def order_proofs(problem: Problem) -> Iterator[Proof]:
+    """Yield d >= 2 if no order of the keys suits; without a mask, d >= 1 if one does."""
+    for rows, columns in problem.sight.rectangles(problem.check_time):
+        conflict = _core.order_conflict(*stored(problem.supports[rows][:, columns]))
+        if conflict:
+            cutting, cut = rows[conflict[0]].tolist(), columns[conflict[1]].tolist()
+            if len(cutting) == 2:
+                how, witness = "two rows cut four cells", Traces("rows", (*cutting,), (*cut,), True)
+            else:
+                how, witness = "three columns are cut off", Traces("columns", (*cut,), (*cutting,))
+            yield 2, f"no order has every support at an end: {how}", witness
+            return
+    if not problem.sight.limited:
+        yield 1, "an order of the keys exists: the supports alone do not exclude d = 1", None
+        return
+    # Tries neighbouring columns, and those that neighbouring rows attend to.
+    m, n, rng = problem.supports, problem.target.n, problem.rng
+    by_column = sp.csc_array(m)
+    drawn = rng.integers(0, max(1, n - FEW), size=STARTS).tolist()
+    for start in [0, max(0, n - FEW), n // 2, *drawn]:
+        near = np.unique(np.clip(start + np.arange(FEW), 0, n - 1))
+        attended = np.unique(np.concatenate([line(m, i) for i in near]))
+        if attended.size > FEW:
+            attended = rng.choice(attended, FEW, False)
+        for columns in (near, attended):
+            problem.check_time()
+            if columns.size < 3:
+                continue
+            rows = np.unique(np.concatenate([line(by_column, j) for j in columns]))
+            if rows.size > MANY:
+                rows = np.sort(rng.choice(rows, MANY, False))
+            few = NoOrder(tuple(columns.tolist()), tuple(rows.tolist()))
+            if few.proves(problem.target, problem.tolerances):
+                yield 2, f"no order of {len(columns)} columns has what each row sees at an end", few
+                return
+    yield 0, "no contradiction among rows that see the same columns; others are not decided", None

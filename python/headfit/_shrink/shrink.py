@@ -24,6 +24,7 @@ from headfit._shrink.descent import (
     EXACT,
     TV,
     Callback,
+    Original,
     Running,
     SizeKeywords,
     checked_sizes,
@@ -31,7 +32,6 @@ from headfit._shrink.descent import (
     powers_of_two,
     smallest_size,
 )
-from headfit._shrink.original import Original
 from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit.errors import InputError
 
@@ -208,7 +208,7 @@ def shrink(
         return one(Q, num_threads)
     attention = Attention.of(Q, K, scale=scale, mask=mask)
     if attention.lead:
-        return over_heads(attention, one, {}, num_threads, one_at_a_time=True)
+        return over_heads(attention, one, num_threads, one_at_a_time=True)
     return one(attention, num_threads)
 
 

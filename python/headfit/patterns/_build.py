@@ -22,6 +22,7 @@ Boundary: TypeAlias = Literal["clip", "wrap"]
 Pattern: TypeAlias = "sparse.csr_array[np.float64, tuple[int, int]]"
 Ints: TypeAlias = "NDArray[np.signedinteger[Any]]"
 Floats: TypeAlias = NDArray[np.float64]
+Flags: TypeAlias = NDArray[np.bool_]
 Made = TypeVar("Made", bound=Callable[..., Pattern])
 
 MOST_TOKENS = np.iinfo(np.int32).max

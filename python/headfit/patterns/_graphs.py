@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from headfit import _core
@@ -16,6 +15,7 @@ from headfit.errors import InputError, TargetError
 from headfit.patterns._build import (
     MOST_TOKENS,
     Boundary,
+    Ints,
     Pattern,
     Seed,
     Weighting,
@@ -265,7 +265,7 @@ def random_regular(n: int, k: int, **style: Unpack[Weighting]) -> Pattern:
     return from_rows(regular_columns(n, k, style["rng"]))
 
 
-def regular_columns(n: int, k: int, rng: Seed) -> NDArray[np.int32]:
+def regular_columns(n: int, k: int, rng: Seed) -> Ints:
     """Return the columns of each row of a random k-regular pattern, shape (n, k)."""
     return _core.random_regular(n, k, seed_from(rng))
 

@@ -170,10 +170,8 @@ def _gaussian(
 ) -> Floats:
     """Return the log-weights of rows of pairs, between -log(gamma) and 0."""
     excess = squares - np.minimum.reduceat(squares, starts).repeat(counts)
-    if bandwidth is None:
-        variance = np.maximum.reduceat(squares, starts).repeat(counts)
-    else:
-        variance = np.full(squares.shape, float(bandwidth) ** 2)
+    farthest = np.maximum.reduceat(squares, starts).repeat(counts)
+    variance = farthest if bandwidth is None else float(bandwidth) ** 2
     with np.errstate(over="ignore", divide="ignore"):
         # If all neighbours are at the same distance their weights are equal, even for a
         # variance of 0.

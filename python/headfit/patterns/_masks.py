@@ -13,7 +13,6 @@ from typing import Any, Unpack
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from headfit._base.arguments import as_count, shown
 from headfit._base.arrays import BFLOAT16, BLOCK, as_array, is_sparse, widened
@@ -22,6 +21,7 @@ from headfit._base.sparse import checked_csr
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import (
     MOST_TOKENS,
+    Flags,
     Ints,
     Pattern,
     Weighting,
@@ -161,11 +161,11 @@ def _collected(parts: Iterable[tuple[Any, Ints, Any]], n: int) -> tuple[Ints, In
     return counts, np.concatenate(columns)
 
 
-def _allowed(block: NDArray[Any], first: int) -> NDArray[np.bool_]:
+def _allowed(block: Any, first: int) -> Flags:
     """Return where some rows of a mask allow attention; `first` is the number of the first row."""
-    allowed: NDArray[np.bool_]
+    allowed: Flags
     if block.dtype == np.bool_:
-        return block
+        return np.asarray(block)
     if block.dtype.kind in "iu":
         allowed = block == 1
         other, expected = ~(allowed | (block == 0)), "0 or 1 where it holds integers"
@@ -208,33 +208,25 @@ def _as_scipy(mask: Any, entry: tuple[int, ...]) -> Any:
         for axis, index in enumerate(entry):
             chosen &= places[axis] == index
         rows, columns = places[-2:, chosen]
-        return _assembled(sp.coo_array, (data[chosen], (rows, columns)), shape)
-    if layout in ("csr", "csc", "bsr"):
-        by_rows = layout != "csc"
-        offsets, indices = (
-            (mask.crow_indices(), mask.col_indices())
-            if by_rows
-            else (mask.ccol_indices(), mask.row_indices())
+        parts: Any = data[chosen], (rows, columns)
+    elif layout in ("csr", "csc", "bsr"):
+        if layout == "csc":
+            offsets, indices = mask.ccol_indices(), mask.row_indices()
+        else:
+            offsets, indices = mask.crow_indices(), mask.col_indices()
+        parts = tuple(as_array(x, "mask")[entry] for x in (mask.values(), indices, offsets))
+    else:
+        raise InputError(
+            "mask must have the layout COO without dense axes, CSR, CSC or BSR where it is a "
+            f"sparse tensor; got {mask.layout}, of shape {tuple(mask.shape)}"
         )
-        parts = (as_array(x, "mask")[entry] for x in (mask.values(), indices, offsets))
-        kinds = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}
-        return _assembled(kinds[layout], tuple(parts), shape)
-    raise InputError(
-        "mask must have the layout COO without dense axes, CSR, CSC or BSR where it is a sparse "
-        f"tensor; got {mask.layout}, of shape {tuple(mask.shape)}"
-    )
-
-
-def _assembled(kind: Any, parts: Any, shape: tuple[int, ...]) -> Any:
     try:
-        return kind(parts, shape=shape)
+        return getattr(sp, f"{layout}_array")(parts, shape=shape)
     except (ValueError, TypeError, IndexError) as error:  # PyTorch leaves the parts unchecked
         raise InputError(f"mask must be a valid sparse tensor: {error}") from error
 
 
-def _block_parts(
-    mask: Any, entry: tuple[int, ...], n: int
-) -> Iterator[tuple[Ints, Ints, NDArray[np.bool_]]]:
+def _block_parts(mask: Any, entry: tuple[int, ...], n: int) -> Iterator[tuple[Ints, Ints, Flags]]:
     """Yield rows of a block mask, the keys of their blocks in order, and where they allow them."""
     height, size = (int(x) for x in mask.BLOCK_SIZE)
     blocks = _listed(mask.kv_num_blocks[entry], mask.kv_indices[entry], n, size)
@@ -270,7 +262,7 @@ def _block_parts(
             yield rows, keys, allowed
 
 
-def _evaluated(mask: Any, entry: tuple[int, ...], rows: Ints, keys: Ints) -> NDArray[np.bool_]:
+def _evaluated(mask: Any, entry: tuple[int, ...], rows: Ints, keys: Ints) -> Flags:
     """Return where the `mask_mod` of a block mask allows attention, shape (rows, keys)."""
     if not keys.size:
         return np.empty((rows.size, 0), np.bool_)
@@ -290,11 +282,11 @@ def _evaluated(mask: Any, entry: tuple[int, ...], rows: Ints, keys: Ints) -> NDA
         ) from error
     if made.dtype != torch.bool:
         raise InputError(f"mask must have a mask_mod that returns booleans; got {made.dtype}")
-    allowed: NDArray[np.bool_] = made[0, 0].cpu().numpy()
+    allowed: Flags = made[0, 0].cpu().numpy()
     return allowed
 
 
-def _listed(counts: Any, indices: Any, n: int, size: int) -> NDArray[Any]:
+def _listed(counts: Any, indices: Any, n: int, size: int) -> Ints:
     """Return the block rows and block columns that a block mask lists, shape (2, blocks)."""
     number, columns = counts.cpu().numpy(), indices.cpu().numpy()
     most = columns.shape[1]

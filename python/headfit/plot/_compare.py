@@ -7,11 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headfit._attention.attention import attention_in
 from headfit._base.arguments import as_count, as_flag
-from headfit._base.arrays import widened
+from headfit._base.arrays import FloatArray, widened
 from headfit._base.display import number
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._fit.result import Fit
@@ -36,8 +35,6 @@ _HUGE = 1e12  # stands for an infinite share of a tolerance, since colours need 
 _NOISE = 1e-6  # smaller leaks and distortions are not marked: rounding errors of float32
 _NARROW = 0.1  # a margin below this share of the range of logits cannot be seen on a linear axis
 _MANY = 4000  # more keys off the support than this are small dots, as pixels in vector formats
-
-Floats = NDArray[np.float64]
 
 
 def compare(
@@ -151,7 +148,7 @@ def _limits(A: Source, allowed: Tolerances) -> dict[str, float]:
     return {"difference": 1.0}
 
 
-def _leak_and_distortion(A: Source, M: Source, start: int, stop: int) -> dict[str, Floats]:
+def _leak_and_distortion(A: Source, M: Source, start: int, stop: int) -> dict[str, FloatArray]:
     """Return the leak of each entry off the support of its row, and the distortion of those on it.
 
     They are the entry's weight over the smallest weight on the support, and the ratio of attention
@@ -161,7 +158,7 @@ def _leak_and_distortion(A: Source, M: Source, start: int, stop: int) -> dict[st
     on = target != 0
     logs = M.logarithms(start, stop).astype(np.float64)
 
-    def above_least(values: Floats) -> Floats:
+    def above_least(values: FloatArray) -> FloatArray:
         """Subtract the least value of each row on its support, infinity without any."""
         return np.asarray(values - np.where(on, values, np.inf).min(axis=1, keepdims=True))
 
@@ -331,7 +328,7 @@ def keys(
     return drawn
 
 
-def _remaining(query: NDArray[Any], K: NDArray[Any]) -> NDArray[np.float64]:
+def _remaining(query: FloatArray, K: FloatArray) -> FloatArray:
     """Return the keys' leading principal component after the query's direction is removed."""
     along = query.astype(np.float64) / (np.linalg.norm(query) or 1.0)
     rest = K - K.mean(axis=0, dtype=np.float64)

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
 from headfit._base.arguments import shown
@@ -15,7 +14,7 @@ from headfit._base.arrays import DIGITS
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._filter.demand import Demand
 from headfit._filter.rope_result import RopeFilter
-from headfit._filter.stencil import Stencil
+from headfit._filter.stencil import Floats, Offsets, Stencil
 from headfit._fit.result import Fit
 from headfit._target.target import as_target
 from headfit.errors import InputError
@@ -29,8 +28,6 @@ _NEAR = 48  # the part near the pattern has at least so many offsets
 _COLORS = (BLUE, ORANGE, GREEN, INK, GREY)
 _STYLES = ("-", "--", ":", "-.")
 _MARKERS = "os^vD"
-
-Floats = NDArray[np.float64]
 
 
 def translation(
@@ -141,7 +138,7 @@ def translation(
 
 def _logits(
     head: Any, attention: Attention | None, stencil: Stencil | None
-) -> tuple[NDArray[np.int64], Floats]:
+) -> tuple[Offsets, Floats]:
     """Return offsets without gaps, and the logits of a head or filter there."""
     if attention is not None:
         if stencil is not None and stencil.block > 1:
@@ -155,7 +152,7 @@ def _logits(
     return np.arange(first, last + 1), head.filter.logits_between(first, last)
 
 
-def _logits_of_rows(head: Attention) -> tuple[NDArray[np.int64], Floats]:
+def _logits_of_rows(head: Attention) -> tuple[Offsets, Floats]:
     """Return the logits of the last row and of the first, if others agree with them."""
     n = head.n
     if head.lead or head.m != n:

@@ -153,9 +153,9 @@ def tiles(
     pool = Pool(matrix.shape, pixels)
     if matrix.sparse is not None:
         pool.add_sparse(matrix.sparse, relative)
-        return pool.cells
-    for start, stop in matrix.blocks():
-        pool.add(start, matrix.block(start, stop), relative)
+    else:
+        for start, stop in matrix.blocks():
+            pool.add(start, matrix.block(start, stop), relative)
     return pool.cells
 
 

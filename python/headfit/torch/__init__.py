@@ -29,8 +29,7 @@ from headfit.torch.capture import capture
 from headfit.torch.captured import CapturedHeads, CapturedLayer
 from headfit.torch.fitted import FittedAttention, to_multihead_attention
 from headfit.torch.indexed import indexed
-from headfit.torch.reading import from_projections
-from headfit.torch.rotary import rotary_position
+from headfit.torch.reading import from_projections, rotary_position
 from headfit.torch.smaller_heads import SmallerHeads, smaller_heads
 
 if TYPE_CHECKING:

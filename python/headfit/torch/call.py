@@ -1,16 +1,63 @@
-"""`Call`: one call of an attention layer."""
+"""`Call`: one call of an attention layer, and what its mask and its bias say (`read_masks`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
-from headfit.torch.visibility import Passage, Read
+from headfit._base.arrays import as_stored_array
+from headfit.errors import CaptureError
+from headfit.torch.observed import ObservedCall
+
+Bools = NDArray[np.bool_]
+
+
+class Passage(NamedTuple):
+    """The part of one batch entry that is no padding.
+
+    Attributes
+    ----------
+    rows, keys : slice or ndarray of int
+        Its queries and its keys.
+    mask : object
+        None, "causal", a window, or a boolean array of shape (1 or heads, rows, keys).
+    """
+
+    rows: Any
+    keys: slice
+    mask: Any
+
+
+class Read(NamedTuple):
+    """What a mask and a bias say of the queries and keys of a batch.
+
+    Attributes
+    ----------
+    mask : object
+        For the whole batch: None, "causal", a window, or a boolean array that broadcasts to
+        (batch, heads, n, m).
+    key_mask : ndarray of bool, shape (batch, m), or None
+        Where the keys are that are no padding, if `mask` does not say it.
+    passages : tuple of (Passage or None), or None
+        One for each entry of the batch, None for an entry that is padding alone. None if no entry
+        has padding and all have the same mask.
+    bias : ndarray that broadcasts to (batch, heads, n, keys), or None
+        What is added to the logits. It has four axes.
+    keys : int
+        The number of keys; those after them are empty places of a cache.
+    """
+
+    mask: Any
+    key_mask: Bools | None
+    passages: tuple[Passage | None, ...] | None
+    bias: NDArray[Any] | None
+    keys: int
 
 
 @dataclass(frozen=True)
@@ -115,3 +162,158 @@ def _some_heads(attention: Attention, heads: Any, key: int) -> Attention:
     if options["sinks"] is not None:
         options["sinks"] = options["sinks"][heads]
     return Attention(q[..., heads, :, :], k[..., key, :, :], **options)
+
+
+def read_masks(
+    seen: ObservedCall, rows: Bools | None, shape: tuple[int, int, int], own: bool
+) -> Read:
+    """Return what the mask and the bias of an attention say.
+
+    Parameters
+    ----------
+    seen : ObservedCall
+    rows : ndarray of bool, shape (batch, n), or None
+        Which queries are no padding. None if nobody said so: then queries at the places of keys
+        that no query sees are taken for padding.
+    shape : tuple of int
+        The batch, n and m.
+    own : bool
+        Whether queries and keys belong to the same tokens, the last query to the last key.
+    """
+    batch, n, m = shape
+    allowed: Any = None
+    bias = None
+    for name in ("mask", "bias"):
+        here, added = _read(getattr(seen, name), name, seen, shape)
+        if here is not None:
+            allowed = here if allowed is None else allowed & here
+        if added is not None:
+            bias = added if bias is None else bias + added
+    if seen.causal:
+        allowed = "causal" if allowed is None else allowed & np.tri(n, m, m - n, dtype=bool)
+    if isinstance(allowed, np.ndarray):
+        allowed = np.broadcast_to(allowed, (*allowed.shape[:2], n, m))
+        if own and m > n:
+            # Keys at the end that nobody sees are the empty places of a cache of fixed size.
+            some = np.flatnonzero(allowed.any(axis=(0, 1, 2)))
+            m = max(n, int(some[-1]) + 1) if some.size else m
+            allowed = allowed[..., :m]
+            bias = bias if bias is None or bias.shape[-1] == 1 else bias[..., :m]
+    mask, key_mask, passages = _visible(allowed, rows, (batch, n, m), own)
+    return Read(mask, key_mask, passages, bias, m)
+
+
+def _visible(allowed: Any, rows: Bools | None, shape: tuple[int, int, int], own: bool) -> Any:
+    """Return `mask`, `key_mask` and `passages` of None, "causal" or an array of four axes.
+
+    "causal" aligns the last query with the last key.
+    """
+    batch, n, m = shape
+    if not isinstance(allowed, np.ndarray):
+        if rows is None or rows.all():
+            return allowed, None, None
+        allowed = np.tri(n, m, m - n if allowed else m, dtype=bool)[np.newaxis, np.newaxis]
+    if rows is None:
+        rows = np.ones((batch, n), bool)
+        if own:
+            rows = rows & allowed.any(axis=(1, 2))[:, m - n :]
+    # All entries of the batch are alike: one mask for them, read once.
+    if len(allowed) == 1 and rows.all():
+        mask = _form_of(allowed[0])
+        return allowed if isinstance(mask, np.ndarray) else mask, None, None
+    parts = [_passage(allowed[b % len(allowed)], rows[b], own) for b in range(batch)]
+    longest = max((part.mask for part in parts if part), key=np.size, default=None)
+    common = None if longest is None else _form_of(longest)
+
+    def named(part: Passage) -> Passage:
+        mask = common if _has_form(part.mask, common) else _form_of(part.mask)
+        return part._replace(mask=mask)
+
+    passages = tuple(part and named(part) for part in parts)
+    alike = all(passage is None or passage.mask is common for passage in passages)
+    if isinstance(common, np.ndarray) or not alike:
+        return allowed, None, passages
+    key_mask = np.zeros((batch, m), bool)
+    for b, passage in enumerate(passages):
+        if passage is not None:
+            key_mask[b, passage.keys] = True
+    if key_mask.all():
+        return common, None, None if rows.all() else passages
+    return common, key_mask, passages
+
+
+def _passage(allowed: Bools, rows: Bools, own: bool) -> Passage | None:
+    """Return the part of an entry that is no padding, with its own part of the mask, or None."""
+    n, m = allowed.shape[1:]
+    at = np.flatnonzero(rows)
+    if not at.size:
+        return None
+    seen = np.flatnonzero(allowed[:, at].any(axis=(0, 1)))
+    if not seen.size:
+        return None
+    first, end = int(seen[0]), int(seen[-1]) + 1
+    if own:  # keep the last query of the entry at the place of its last key
+        first, end = min(first, int(at[0]) + m - n), max(end, int(at[-1]) + 1 + m - n)
+    whole = at.size == at[-1] - at[0] + 1
+    queries, keys = slice(int(at[0]), int(at[-1]) + 1) if whole else at, slice(first, end)
+    return Passage(queries, keys, allowed[:, queries, keys])
+
+
+def _band(n: int, m: int, left: int, right: int) -> Bools:
+    """Return where keys are at most `left` places before a query and `right` after it."""
+    inside = np.tri(n, m, m - n + right, dtype=bool)
+    inside &= ~np.tri(n, m, m - n - left - 1, dtype=bool)
+    return inside
+
+
+def _has_form(allowed: Bools, form: Any) -> bool:
+    """Return whether a mask of shape (1 or heads, n, m) says the same as None or a name."""
+    n, m = allowed.shape[1:]
+    if form is None:
+        return bool(allowed.all())
+    if isinstance(form, np.ndarray):
+        return False
+    left, right = (m, 0) if form == "causal" else form[1]
+    return bool((allowed == _band(n, m, left, right)).all())
+
+
+def _form_of(allowed: Bools) -> Any:
+    """Return a mask of shape (1 or heads, n, m) as None, "causal" or a window where it is one."""
+    n, m = allowed.shape[1:]
+    if allowed.all():
+        return None
+    one = allowed[0]
+    if (allowed == one).all() and one.any(axis=-1).all():
+        position = np.arange(n) + m - n
+        left = int((position - one.argmax(axis=-1)).max())
+        right = int((m - 1 - one[:, ::-1].argmax(axis=-1) - position).max())
+        if left >= 0 and right >= 0 and (one == _band(n, m, left, right)).all():
+            return "causal" if right == 0 and left == m - 1 else ("window", (left, right))
+    return allowed
+
+
+def _read(
+    tensor: Any, name: str, seen: ObservedCall, shape: tuple[int, int, int]
+) -> tuple[Any, NDArray[Any] | None]:
+    """Return where a mask or bias allows attention (None: everywhere), and what it adds, if any.
+
+    Both have four axes, and broadcast to (batch, heads, n, m).
+    """
+    if tensor is None:
+        return None, None
+    full = (shape[0], seen.query.shape[1], *shape[1:])
+    try:
+        tensor.expand(full)
+    except RuntimeError as error:
+        raise CaptureError(
+            f"{seen.layer}: the {name} must broadcast to (batch, heads, n, m) = {full}; got shape "
+            f"{tuple(tensor.shape)}"
+        ) from error
+    mask = tensor.detach()[(None,) * (4 - tensor.dim())].cpu()
+    if mask.dtype == torch.bool:
+        return (None if bool(mask.all()) else mask.numpy().copy()), None
+    # Masked entries are minus infinity, or the least number of the dtype plus some logit.
+    closed = mask <= torch.finfo(mask.dtype).min / 2
+    added = torch.where(closed, torch.zeros((), dtype=mask.dtype), mask)
+    allowed = ~closed.numpy() if bool(closed.any()) else None
+    return allowed, as_stored_array(added, "bias") if bool(added.any()) else None

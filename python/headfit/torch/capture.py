@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 
 from headfit._attention.logits import check_scale
 from headfit._attention.profile import HeadStatistics, Measures
 from headfit._base.arguments import as_count, as_flag, shown, thread_count
-from headfit._base.arrays import as_stored_array
+from headfit._base.arrays import FloatArray, as_stored_array
 from headfit.errors import CaptureError, InputError
-from headfit.torch.call import Call
+from headfit.torch.call import Bools, Call, Read, read_masks
 from headfit.torch.captured import CapturedHeads, CapturedLayer
 from headfit.torch.observed import (
     ObservedCall,
@@ -28,7 +27,6 @@ from headfit.torch.observed import (
     transformers_call,
 )
 from headfit.torch.running import Running
-from headfit.torch.visibility import Read, read_masks
 
 
 @contextmanager
@@ -265,7 +263,7 @@ class Recorder(Running):
         layer.calls += 1
         return call
 
-    def _padding(self, batch: int, n: int) -> tuple[NDArray[np.bool_] | None, Any]:
+    def _padding(self, batch: int, n: int) -> tuple[Bools | None, Any]:
         """Return which queries are no padding, and their tokens, from the model's arguments."""
         frames = [frame for frame in reversed(self.frames) if frame.arguments]
         every_ids = [frame.arguments.get("input_ids") for frame in frames]
@@ -306,6 +304,6 @@ class Recorder(Running):
             )
 
 
-def stored(tensor: Any, name: str, ndim: int = 2) -> NDArray[Any]:
+def stored(tensor: Any, name: str, ndim: int = 2) -> FloatArray:
     """Return a tensor as an array on the CPU, in its own dtype, without a copy if it is there."""
     return as_stored_array(tensor.detach().cpu(), name, ndim=ndim)

@@ -1,4 +1,4 @@
-"""`from_projections`: the heads of an attention layer, from its input and its weights."""
+"""From weights: `from_projections`, the heads of a layer; `rotary_position`, that of a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._base.arguments import as_count
@@ -18,10 +17,10 @@ from headfit._base.arrays import (
     computed_in,
     widened,
 )
-from headfit.errors import InputError
+from headfit.errors import CaptureError, InputError
 
 
-def _array(x: Any, name: str, ndim: int) -> NDArray[Any]:
+def _array(x: Any, name: str, ndim: int) -> FloatArray:
     """Return a tensor on any device, or an array, as a NumPy array; check that it is finite."""
     array = as_stored_array(x.detach().cpu() if isinstance(x, torch.Tensor) else x, name, ndim=ndim)
     if array.size:
@@ -127,3 +126,56 @@ def from_projections(
             f"W_q and W_k must give heads of one size; got {Q.shape[-1]} and {K.shape[-1]}"
         )
     return Attention(Q, K, **options)
+
+
+def rotary_module(model: Any) -> Any:
+    """Return the module of a model that makes its rotary positions."""
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"model must be a torch.nn.Module; got {type(model).__name__}")
+    found = [m for m in model.modules() if getattr(m, "inv_freq", None) is not None]
+    if len(found) != 1:
+        raise CaptureError(
+            f"the model must have one rotary embedding, a module with inv_freq; it has {len(found)}"
+        )
+    return found[0]
+
+
+def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:
+    """Return the rotary position of a model of transformers, as `compress_keys` takes it.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A model with one rotary embedding for all layers, as the Llama type has.
+
+    Returns
+    -------
+    tuple
+        ("rope-half", frequencies), or ("rope", frequencies) where neighbours turn together.
+
+    Raises
+    ------
+    CaptureError
+        For a model without a rotary embedding, with several, or with one of another kind.
+
+    Examples
+    --------
+    >>> import transformers, headfit as hf, headfit.torch
+    >>> config = transformers.LlamaConfig(
+    ...     vocab_size=9, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+    ...     num_attention_heads=2)
+    >>> hf.torch.rotary_position(transformers.LlamaForCausalLM(config))[0]
+    'rope-half'
+    """
+    module = rotary_module(model)
+    kind = getattr(module, "rope_type", "default")
+    if kind in ("dynamic", "longrope"):
+        raise CaptureError(f"the frequencies of the model change with the length: {kind!r}")
+    x = module.inv_freq
+    places = torch.arange(1, 3, device=x.device)[None]
+    cosines = module(x.new_zeros(1, 2, 2 * len(x)), position_ids=places)[0]
+    if torch.equal(*cosines.chunk(2, dim=-1)):
+        return "rope-half", tuple(x.double().tolist())
+    if torch.equal(cosines[..., ::2], cosines[..., 1::2]):
+        return "rope", tuple(x.double().tolist())
+    raise CaptureError("the model's rotary embedding turns pairs of entries that are not known")

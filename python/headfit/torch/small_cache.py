@@ -13,7 +13,7 @@ from transformers.cache_utils import DynamicLayer
 
 from headfit._cache.result import CompressedKeys, CompressedLayers
 from headfit.errors import CaptureError, InputError
-from headfit.torch.rotary import rotary_module, rotary_position
+from headfit.torch.reading import rotary_module, rotary_position
 
 BLOCK = 1024
 """Tokens whose keys are read at a time, so that what is between bits and keys stays small."""
@@ -82,7 +82,7 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
             raise InputError("model must be a model of transformers, with a config")
         super().__init__(config=model.config)
         config, noted = model.config.get_text_config(decoder=True), Positions()
-        names = {name: module for name, module in model.named_modules()}
+        names = dict(model.named_modules())
         for name, keys in layers.items():
             number = getattr(names.get(name), "layer_idx", None)
             if not isinstance(keys, CompressedKeys) or number is None:

@@ -1,7 +1,5 @@
 """The version of the package, and the choice of its core: it holds one for each CPU level."""
 
-from __future__ import annotations
-
 import os
 from importlib.resources import files
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """The configuration in use: which build of the core, and the versions of what it depends on."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterator
 from contextlib import suppress

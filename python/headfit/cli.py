@@ -1,7 +1,5 @@
 """The command line, ``headfit COMMAND``: one call of a command, and its exit status."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """The exceptions that headfit raises."""
 
-from __future__ import annotations
-
 from typing import Any
 
 __all__ = [

@@ -7,8 +7,6 @@
 [(16, True), (32, True)]
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Dense targets of soft fits: checks of what users pass, and conversion to the core's form."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

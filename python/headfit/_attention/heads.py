@@ -1,7 +1,5 @@
 """The heads of a stack: each as an `Attention` of its own, and a function over all of them."""
 
-from __future__ import annotations
-
 import contextvars
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`AttentionStats`: the entropy, largest weight and effective support of attention rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 Each check raises an `InputError` that names the argument, what was expected and what came.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Arrays: their conversion to what the core reads, and the formats that numbers are stored in."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterator, Sequence

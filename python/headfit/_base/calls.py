@@ -1,7 +1,5 @@
 """What surrounds long calls: standard arithmetic, a deadline, Ctrl-C, a progress bar of tqdm."""
 
-from __future__ import annotations
-
 import contextvars
 import math
 import threading

@@ -3,8 +3,6 @@
 `import headfit` imports this module, which therefore imports neither NumPy nor pandas.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import decimal
 import html

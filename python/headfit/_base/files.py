@@ -1,7 +1,5 @@
 """Reading of ordinary files only, arrays included; writing that leaves no file half written."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import stat

@@ -3,8 +3,6 @@
 Work that needs more memory than there is is refused before it starts.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import platform

@@ -1,7 +1,5 @@
 """Masks: conversion of the forms that users may pass to the core's, and their comparison."""
 
-from __future__ import annotations
-
 import math
 import operator
 from typing import Any

@@ -1,7 +1,5 @@
 """Positional encodings of attention: rotary embeddings and ALiBi."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

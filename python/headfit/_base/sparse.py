@@ -4,8 +4,6 @@ SciPy's conversions trust offsets and indices: one that is out of range crashes 
 moves an entry. Therefore every sparse argument and every sparse file is checked here first.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from typing import IO, Any

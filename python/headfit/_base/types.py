@@ -4,8 +4,6 @@ These are for editors and type checkers. What is passed is checked when it is re
 of `_base/arrays.py`, `_base/masks.py` and `_base/positions.py`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypeAlias

@@ -1,7 +1,5 @@
 """Keys of a layer in few bytes: what is stored, what is read, and how close attention stays."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Hashable

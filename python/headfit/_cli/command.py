@@ -5,8 +5,6 @@ one is a number, a flag or a choice, and its default; the first sentence of the 
 description in the docstring is the help.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import json

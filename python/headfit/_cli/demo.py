@@ -1,7 +1,5 @@
 """`headfit demo`: one fixed attention module, several patterns, a certificate for each."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Files that are read: targets, saved heads, arrays of queries and keys; pictures are written."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`headfit fit`, `certify`, `bounds` and `info`: a head of a target, and what is proved of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from pathlib import Path

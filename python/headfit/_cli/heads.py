@@ -1,7 +1,5 @@
 """`headfit describe`, `sparsify`, `shrink`, `compress` and `plot`: queries and keys in files."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`headfit pattern` and `headfit plan`: the functions of `headfit.patterns`, by their names."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import inspect

@@ -5,8 +5,6 @@ temporary file before it is read, and a file for standard output is written as a
 first.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

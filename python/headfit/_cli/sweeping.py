@@ -1,7 +1,5 @@
 """`headfit sweep`: many points from a file in TOML."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import tomllib

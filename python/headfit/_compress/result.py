@@ -1,7 +1,5 @@
 """What compressing a head gives: maps, and how close they stay on passages not seen before."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Hashable, Mapping

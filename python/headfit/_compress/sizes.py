@@ -1,7 +1,5 @@
 """Maps of one head, of every size looked at: descended from closed forms and from smaller maps."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

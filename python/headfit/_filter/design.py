@@ -1,7 +1,5 @@
 """The design of a filter of a given size: frequencies are chosen, amplitudes are programmed."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The amplitudes of given frequencies: a linear program, to which violated offsets are added."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

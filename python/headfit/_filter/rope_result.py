@@ -1,7 +1,5 @@
 """`RopeFilter`: what a RoPE can express without content, and at which norm."""
 
-from __future__ import annotations
-
 import decimal
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Writing saved heads: .npz and .safetensors files of plain arrays and one JSON text each."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from fractions import Fraction

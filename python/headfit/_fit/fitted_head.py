@@ -4,8 +4,6 @@ Here, and only here, Q, K, the module's input and the attention are made out of 
 method or a descent.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any

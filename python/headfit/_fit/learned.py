@@ -3,8 +3,6 @@
 docs/learned-method.md says how it works, and what was tried and did not help.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

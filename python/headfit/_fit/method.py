@@ -3,8 +3,6 @@
 A method has four functions and a name; `fit` knows methods only by these.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Generator

@@ -1,7 +1,5 @@
 """The method for a window and a few entries beside it: a filter, from which a descent starts."""
 
-from __future__ import annotations
-
 import math
 import time
 from contextlib import suppress

@@ -4,8 +4,6 @@ Likhosherstov, Choromanski and Weller, *On the Expressive Power of Self-Attentio
 Matrices*, arXiv 2106.03764.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

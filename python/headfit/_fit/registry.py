@@ -1,7 +1,5 @@
 """The words that stand for methods, and what "auto" stands for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace

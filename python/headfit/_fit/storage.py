@@ -1,7 +1,5 @@
 """Reading saved heads: everything in a file is checked, as anybody may have changed it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

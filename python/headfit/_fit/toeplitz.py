@@ -1,7 +1,5 @@
 """The method for translation-invariant patterns: one filter gives the logits of all rows."""
 
-from __future__ import annotations
-
 import math
 import time
 from contextlib import suppress

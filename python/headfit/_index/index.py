@@ -1,7 +1,5 @@
 """The smallest head that finds the keys a trained head attends to."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -38,8 +38,6 @@ A head of any size can be projected on the span of the m keys (or queries, or me
 family, so that what excludes d = m excludes every size.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict

@@ -32,8 +32,6 @@ computed in floating point and rounded to integers: as any p will do, this costs
 coefficients f_i are then exact rational numbers, whose signs are checked.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from bisect import bisect_left

@@ -3,8 +3,6 @@
 `headfit._lower.bounded` says what the families prove, and checks them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress

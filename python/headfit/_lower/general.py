@@ -29,8 +29,6 @@ complement.
 4. All C(n, k) supports, or those of such a code, are a family as in `headfit._lower.bounded`.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

@@ -40,8 +40,6 @@ this cycle. The lengths of all F faces add up to 2 E', at most t are triangles a
 - 5 F - 2 t - s <= 2 E', which is E <= (5 V - 10 + 2 t + s) / 3.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import defaultdict

@@ -36,8 +36,6 @@ equal logits, so they are on the same side in every row and may be put in any or
 of these columns suits every row, d = 1 is excluded: `NoOrder`.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -18,8 +18,6 @@ G. Lower bounds tau of the eigenvalues of G follow from Sylvester's law of inert
 of the leading minors of G - tau 1, which Bareiss' elimination computes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How far the attention of a head is from a dense target."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

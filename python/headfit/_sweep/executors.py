@@ -1,7 +1,5 @@
 """Who computes the points: an executor of the caller's, or worker processes of this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Fits, the default work of a sweep: what a point may say, and what a sweep keeps of its fit."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What a kernel reads: queries, keys, scale and bias, copied and rounded to the dtypes it has."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Witnesses that a row has no query for given keys, which rational arithmetic can check."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import dataclass

@@ -28,8 +28,6 @@ column attends to itself (token 0 of `previous_token`, a grid of one cell); only
 and `from_mask`, which are given the rows, refuse an empty one.
 """
 
-from __future__ import annotations
-
 from headfit.patterns import _graphs, _knn, _masks, _windows
 from headfit.patterns._graphs import *
 from headfit.patterns._knn import *

@@ -1,7 +1,5 @@
 """Common parts of all pictures: axes, checks of options, ticks and legends."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

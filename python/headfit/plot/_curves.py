@@ -1,7 +1,5 @@
 """`curve` and `growth`: closeness against the head size, and the size against the tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle

@@ -1,7 +1,5 @@
 """Matplotlib, imported when something is drawn and not before; its types; and the colours."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

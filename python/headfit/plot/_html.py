@@ -1,7 +1,5 @@
 """Pictures of results in notebooks: SVG in HTML, drawn when a notebook shows a result."""
 
-from __future__ import annotations
-
 import base64
 import html
 import io

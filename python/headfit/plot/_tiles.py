@@ -1,7 +1,5 @@
 """What pictures read: one matrix of a batch by blocks of rows, and its max-pooling (`tiles`)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`Call`: one call of an attention layer, and what its mask and its bias say (`read_masks`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple

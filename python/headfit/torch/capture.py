@@ -1,7 +1,5 @@
 """`capture`: the heads of a PyTorch model, read while it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`CapturedHeads`: what `capture` found in a model, while it runs and afterwards."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

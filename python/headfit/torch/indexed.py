@@ -1,7 +1,5 @@
 """`indexed`: a PyTorch model whose layers attend to the keys alone that an index finds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

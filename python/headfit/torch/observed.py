@@ -1,7 +1,5 @@
 """`ObservedCall`: an attention that a model computes, read from the arguments of its function."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """From weights: `from_projections`, the heads of a layer; `rotary_position`, that of a model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`write_report`: one HTML page about the heads of a model, which needs no other file."""
 
-from __future__ import annotations
-
 import base64
 import html
 import io

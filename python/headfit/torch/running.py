@@ -1,7 +1,5 @@
 """`Running`: which module of a model is running, and the attentions that it computes."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Iterator

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
+from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_count, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, plain_dict, text_table
-from headfit._compress.passages import as_dtype
+from headfit._base.machine import require_memory
+from headfit._compress.passages import as_dtype, attentions_of
 from headfit._fit.file_formats import write_head
-from headfit._index.group import without_bias
+from headfit._index.group import of_one_group
 from headfit._shrink.result import as_text
 from headfit.errors import InputError
 
@@ -182,11 +184,15 @@ class Index(Shown):
         InputError, NonFiniteError
             For keys of another shape, or such as float32 does not hold.
         """
-        keys = as_float_array(K, "K").astype(np.float32)
+        with np.errstate(over="ignore"):
+            keys = as_float_array(K, "K").astype(np.float32)
         if keys.ndim != 2 or keys.shape[1] != len(self.P_k):
             raise InputError(f"K must have shape (m, {len(self.P_k)}); got {keys.shape}")
         check_finite(keys, "K in float32")
-        rounded, scales = _core.round_index_rows(keys @ self.P_k, self.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mapped = keys @ self.P_k
+        check_finite(mapped, "K @ P_k")
+        rounded, scales = _core.round_index_rows(mapped, self.dtype)
         return rounded / scales[:, np.newaxis], scales
 
     @standard_arithmetic()
@@ -242,19 +248,24 @@ class Index(Shown):
         InputError, NonFiniteError
             For arguments that do not fit.
         """
-        attention, count = self._passage(Q, K, options), self._count(keys)
-        found: NDArray[np.int32] = _core.select_keys(
-            attention.core, self._maps, self._core_options, count, thread_count(num_threads)
-        )
-        return found
+        return self._select(self._passage(Q, K, options), self._count(keys), num_threads)
 
-    def apply(self, Q: Any, K: Any = None, *, keys: int | None = None, **options: Any) -> Attention:
+    @standard_arithmetic()
+    def apply(
+        self,
+        Q: Any,
+        K: Any = None,
+        *,
+        keys: int | None = None,
+        num_threads: int | None = None,
+        **options: Any,
+    ) -> Attention:
         """Return the attention of a passage to the keys that are found alone, by a sparse mask.
 
         Arguments and errors are those of `select`.
         """
-        attention = self._passage(Q, K, options)
-        columns = self.select(attention, keys=keys)
+        attention, count = self._passage(Q, K, options), self._count(keys)
+        columns = self._select(attention, count, num_threads)
         rows, _ = np.nonzero(columns >= 0)
         places = (np.ones(len(rows), bool), (rows, columns[columns >= 0]))
         own: dict[str, Any] = {**vars(attention.options), "key_mask": None, "key_lengths": None}
@@ -280,10 +291,12 @@ class Index(Shown):
             For arguments that do not fit.
         """
         count, threads = self._count(keys), thread_count(num_threads)
+        given = attentions_of(passages, None, LogitOptions())
+        if not given:
+            raise InputError("passages must be one at least; got none")
         judged = []
-        for passage in passages:
-            Q, K = passage if isinstance(passage, tuple) else (passage, None)
-            core = self._passage(Q, K, {}).core
+        for place, passage in enumerate(given):
+            core = self._passage(passage, None, {}, place).core
             judged.append(_core.judge_index(core, self._maps, self._core_options, count, threads))
         return IndexQuality.of(judged, count - self.window - self.first)
 
@@ -323,9 +336,18 @@ class Index(Shown):
     def _count(self, keys: int | None) -> int:
         return as_count(self.keys if keys is None else keys, "keys", self.window + self.first + 1)
 
-    def _passage(self, Q: Any, K: Any, options: dict[str, Any]) -> Attention:
+    def _select(
+        self, attention: Attention, count: int, num_threads: int | None
+    ) -> NDArray[np.int32]:
+        require_memory(4 * attention.n * count, f"a result with keys={count}")
+        found: NDArray[np.int32] = _core.select_keys(
+            attention.core, self._maps, self._core_options, count, thread_count(num_threads)
+        )
+        return found
+
+    def _passage(self, Q: Any, K: Any, options: dict[str, Any], place: int = 0) -> Attention:
         """Return a passage in float32, with positions applied; warn where it is too long."""
-        given = without_bias(Attention.of(Q, K, **options), 0)
+        given = of_one_group(Attention.of(Q, K, **options), place)
         with np.errstate(over="ignore"):
             attention = as_dtype(given.rotated(), np.float32)
         heads = len(attention.Q) if attention.Q.ndim == 3 else 1

@@ -28,16 +28,16 @@ RNG = np.random.default_rng
 OPEN = RNG(1).random((N, M)) < 0.7
 OPEN[11] = False
 PADDED = np.arange(M) >= 5
-I, J = np.indices((N, M))
-P = I + M - N  # the position of a query
+ROW, COLUMN = np.indices((N, M))
+AT = ROW + M - N  # the position of a query
 MASKS: dict[str, tuple[dict[str, Any], Any]] = {
-    "none": ({}, J >= 0),
-    "causal": ({"mask": "causal"}, J <= P),
-    "window": ({"mask": ("window", (19, 2))}, (J >= P - 19) & (J <= P + 2)),
+    "none": ({}, COLUMN >= 0),
+    "causal": ({"mask": "causal"}, COLUMN <= AT),
+    "window": ({"mask": ("window", (19, 2))}, (COLUMN >= AT - 19) & (COLUMN <= AT + 2)),
     "dense": ({"mask": OPEN}, OPEN),
-    "sparse": ({"mask": sp.csr_array(OPEN & (J <= P))}, OPEN & (J <= P)),
-    "padding": ({"mask": "causal", "key_mask": PADDED}, (J <= P) & PADDED),
-    "lengths": ({"key_lengths": 31}, J < 31),
+    "sparse": ({"mask": sp.csr_array(OPEN & (COLUMN <= AT))}, OPEN & (COLUMN <= AT)),
+    "padding": ({"mask": "causal", "key_mask": PADDED}, (COLUMN <= AT) & PADDED),
+    "lengths": ({"key_lengths": 31}, COLUMN < 31),
 }
 
 
@@ -167,7 +167,7 @@ def test_apply_is_attention_to_the_keys_found(heads: int | None, name: str) -> N
 
 
 def quality(found: Any, given: Any, keys: int = KEYS) -> dict[str, Any]:
-    """All fields of an `IndexQuality` of passages (Q, K, options, allowed), by their definitions."""
+    """All fields of an `IndexQuality` of passages (Q, K, options, allowed)."""
     rows, free = [], keys - WINDOW - FIRST
     for q, k, options, allowed in given:
         scores = found.scores(q, k, **options)

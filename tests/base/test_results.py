@@ -89,7 +89,8 @@ NAMES = (
     "Certificate of a matrix", "Certificate without mass", "Attention", "Attention of heads",
     "Comparison", "ShrinkResult", "TvCurve", "Compressed",
     "CompressedHeads", "Index", "IndexQuality", "Indexes", "Sparsified", "AttentionStats",
-    "AttentionStats of heads", "HeadTable", "ModelTable", "Plan", "RopeFilter", "LowerBound", "Sweep",
+    "AttentionStats of heads", "HeadTable", "ModelTable", "Plan", "RopeFilter", "LowerBound",
+    "Sweep",
 )  # fmt: skip
 WITHOUT_DICT = ("Attention", "Attention of heads", "Sweep")
 TABLES = {

@@ -238,6 +238,9 @@ def test_a_mass_with_heads_of_any_size(size: int, monkeypatch: pytest.MonkeyPatc
     settings = {**QUICK, "dim": None, "effort": 0, "dtype": "int4"}
     assert hf.index(drawn, **settings, mass=1 - 1e-12).dim == size
     assert hf.index(drawn, **settings, mass=0.01).dim == 1
+    wider = [*map(tuple, RNG(0).normal(size=(3, 2, 30, size + 2)))]
+    found = hf.index({"a": drawn, "b": wider}, **settings, mass=1 - 1e-12)
+    assert (found["a"].dim, found["b"].dim) == (size, size + 2)
 
 
 def test_callbacks_get_names_and_losses() -> None:

@@ -222,6 +222,7 @@ def test_quality_is_its_definition(heads: int | None, form: str, dtype: str, nam
         for field, value in expected.items():
             np.testing.assert_allclose(getattr(got, field), value, rtol=1e-4, err_msg=field)
         assert got.rows == expected["rows"]
+        assert {type(value) for value in vars(got).values()} == {int, float, np.ndarray}
 
 
 def test_quality_without_rows_and_of_pairs() -> None:

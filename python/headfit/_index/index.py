@@ -142,7 +142,7 @@ def index(
     ...             for _ in range(8)]
     >>> found = hf.index(passages, dim=4, keys=24, window=8, first=2)
     >>> found.bytes, found.quality.share_mean > found.others["loki"].share_mean
-    (6, True)
+    (6.0, True)
     >>> found.select(*passages[0].stored, mask="causal").shape
     (150, 24)
     """

@@ -89,13 +89,15 @@ class IndexQuality(Shown):
         low = np.quantile(share, (0.05, 0.01, 0)).tolist()
         with np.errstate(invalid="ignore", divide="ignore"):
             each = np.bincount(part, share, PARTS) / np.bincount(part, minlength=PARTS)
-            kl = float(-np.log(found).mean())
-        return cls(
-            rows=share.size, mass=found.mean(), exact_mass=exact.mean(), kept_mass=kept.mean(),
-            share_mean=share.mean(), share_05=low[0], share_01=low[1], share_worst=low[2],
-            gain=(found - kept).sum() / beyond if beyond > 0 else 1.0, recall=recall.mean(),
-            heaviest=heaviest.mean(), kl=kl, share_by_position=each,
-        )  # fmt: skip
+            kl = -np.log(found).mean()
+        figures = {
+            "mass": found.mean(), "exact_mass": exact.mean(), "kept_mass": kept.mean(),
+            "share_mean": share.mean(), "share_05": low[0], "share_01": low[1],
+            "share_worst": low[2], "gain": (found - kept).sum() / beyond if beyond > 0 else 1,
+            "recall": recall.mean(), "heaviest": heaviest.mean(), "kl": kl,
+        }  # fmt: skip
+        plain = {name: float(value) for name, value in figures.items()}
+        return cls(rows=share.size, **plain, share_by_position=each)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all as plain Python values, for JSON."""

@@ -27,6 +27,7 @@ FLOORS = (
     "soft",  # heads for dense targets
     "compress",  # smaller heads for every input
     "cache",  # keys of a layer in few bytes
+    "index",  # the smallest head that finds the keys
     "sparsify",
     "analysis",
 )
@@ -98,6 +99,7 @@ PYTHON_FLOORS = (
     "_shrink",
     "_compress",
     "_cache",
+    "_index",
     "patterns",
     "_sweep",
     "plot",

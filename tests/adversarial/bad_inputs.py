@@ -474,6 +474,7 @@ def doors(folder: Path) -> Iterator[Door]:
     yield Door("shrink(matrix)", hf.shrink, {"Q": M, "dim": 2}, of_dense, {"Q": "Q|the target"})
     yield from compress_doors(hf, {**close, **logits, "callback": calls}, folder)
     yield from cache_doors(hf, {**close, **logits, "callback": calls}, folder)
+    yield from index_doors(hf, {**close, **logits, "callback": calls, "texts": texts}, folder)
     columns = columns_of()
     sparse = {
         "mask": masks, "per_row": optional(without(counts(1), 2**70)),
@@ -716,6 +717,48 @@ def cache_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[
     paths = [*NOT_PATH, folder / "x", folder, folder / "no folder" / "x.npz", Path("/proc/x.npz")]
     made = {"path": folder / "made.safetensors"}
     yield Door("CompressedKeys.save", small.save, made, {"path": paths, "W_K": weights})
+
+
+def index_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
+    """Yield `index`, and the methods of its result."""
+    Q, K = np.random.default_rng(0).standard_normal((2, 4, N, 4))
+    passages = list(zip(Q, K, strict=True))
+    quick = {"passages": passages, "dim": 2, "keys": 4, "window": 1, "first": 1, "effort": 1}
+    no_passages: list[Any] = [*NOT_ARRAY, [], [passages[0], "x"], [(Q[0],)] * 4, {}, {"a": []}]
+    no_passages += [[passages[0], (Q[0], K[0][:, :2])], [(Q[0], None)] * 4, [Unusable()] * 4]
+    no_passages += [[passages[0], (Q[0, :, :2], K[0, :, :2])], [(Q[:2], K[:2])] * 4, passages[0]]
+    no_passages += [[passages[0], (Q[0] * np.nan, K[0])], hf.Attention(Q[0], K[0]), {"a": "x"}]
+    rotated = [*JUNK, 5, True, "alibi", ("rope", -1), ("rope", "x"), ("rope", [1.0])]
+    says = {"passages": "passages?|Q|K", "rotated": "rotated|rope"}
+    yield Door("index", hf.index, quick, {
+        **{name: known[name] for name in ("effort", "callback", "rng", "num_threads")},
+        "passages": no_passages, "dim": optional(counts(1, 4)), "keys": counts(3),
+        "window": counts(1), "first": counts(0), "dtype": known["texts"], "form": known["texts"],
+        "rotated": rotated, "length": optional(counts(N)), "held_out": between(0, 1),
+        "validation": [*without(NOT_NUMBER, None), None, -0.1, 1, 1.5, np.inf, 10**400],
+    }, says)  # fmt: skip
+    by_mass = {name: value for name, value in quick.items() if name != "dim"}
+    yield Door("index(mass)", hf.index, by_mass, {"mass": optional(between(0, 1))})
+    yield Door("index(dim)", hf.index, {**quick, "dim": 2}, {"mass": [0.5, "x", Unusable()]})
+    found = hf.index(**{**quick, "effort": 0})
+    others = [*BAD_MATRIX, np.ones((N, 5)), np.ones((2, N, 4))]
+    names = ("mask", "key_lengths", "key_mask", "softcap", "sinks", "scale", "position")
+    options = {name: known[name] for name in names}
+    options |= {"bias": [*known["bias"], 1.0], "num_threads": known["num_threads"]}
+    options["position"] = without(known["position"], "rope", "rope-half")
+    said = {"Q": "Q", "K": "Q and K|K|key head", "position": "position|rope|alibi"}
+    keys = optional(without(counts(3), 2**70))
+    for name in ("scores", "select", "apply"):
+        yield Door(f"Index.{name}", getattr(found, name), {"Q": Q[0], "K": K[0]}, {
+            **options, "Q": others, "K": others, **({} if name == "scores" else {"keys": keys}),
+        }, said)  # fmt: skip
+    yield Door("Index.judge", found.judge, {"passages": passages}, {
+        "passages": [x for x in no_passages if not isinstance(x, dict)], "keys": keys,
+        "num_threads": known["num_threads"],
+    }, says)  # fmt: skip
+    yield Door("Index.store", found.store, {"K": K[0]}, {"K": others})
+    paths = [*NOT_PATH, folder / "x", folder, folder / "no folder" / "x.npz", Path("/proc/x.npz")]
+    yield Door("Index.save", found.save, {"path": folder / "made.npz"}, {"path": paths})
 
 
 def sweep_doors(hf: Any, threads: list[Any], folder: Path) -> Iterator[Door]:

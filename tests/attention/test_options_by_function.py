@@ -102,6 +102,10 @@ TABLE = {
     "compress_keys":          " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "results.CompressedKeys.apply":
                               " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
+    "index":                  " h  h  h  h  h  h  h  r  r  h  h  h  r  h   r  r  r  r  r  r  h",
+    "results.Index.apply":    " h  h  h  h  h  h  h  r  r  h  h  h  r  h   r  r  r  r  r  r  h",
+    "results.Index.scores":   " .  h  h  h  h  h  h  r  r  .  h  h  r  .   r  r  r  r  r  r  .",
+    "results.Index.select":   " .  h  h  h  h  h  h  r  r  .  h  h  r  .   r  r  r  r  r  r  .",
     "results.Compressed.apply": " r  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
     "plot.attention":         " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
     "plot.tiles":             " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
@@ -404,6 +408,94 @@ def _apply_keys(q, k, options):
         return weights(whole, read if k.ndim == 3 else read[0], rest)
 
     return small.apply(q, k, **options).matrix(), expected
+
+
+# Of the four keys of a row, its own and the first that it sees are kept anyway.
+FINDS: Options = {"dim": 2, "keys": 4, "window": 1, "first": 1, "dtype": "float32", "effort": 0}
+
+
+def scores_of(small: Any, q: np.ndarray, k: np.ndarray, options: Options) -> np.ndarray:
+    """The scores of an index: the logarithm of the sum over heads of softmaxes of products."""
+    q, k = turned(q, k, options.get("position"))
+    mask = {name: x for name, x in options.items() if name in ("mask", "key_lengths", "key_mask")}
+    mapped = [x @ p for x, p in zip(q.reshape(-1, N, D), small.P_q, strict=True)]
+    each = [weights(x, k.reshape(N, D) @ small.P_k, {**mask, "scale": 1.0}) for x in mapped]
+    with np.errstate(divide="ignore"):
+        return np.log(sum(each))
+
+
+def chosen(values: np.ndarray) -> np.ndarray:
+    """The keys that each row attends to, by values that are -inf where it must not."""
+    kept = np.zeros((N, N), bool)
+    for i, row in enumerate(values):
+        seen = np.flatnonzero(np.isfinite(row))
+        own = np.unique([*seen[:1], *seen[seen == i]])
+        free = np.setdiff1d(seen, own)
+        kept[i, [*own, *free[np.argsort(-row[free])][:2]]] = True
+    return kept
+
+
+def about(found: Any, expected: Callable[[Options], Any]) -> Answer:
+    """An answer in float32: what it differs from another by, where that is more than rounding."""
+    found = np.asarray(found)
+
+    def differences(o: Options) -> np.ndarray:
+        other = np.asarray(expected(o))
+        same = (found == other) | np.isclose(found, other, rtol=1e-4, atol=1e-5)
+        return np.where(same, 0.0, 1.0)
+
+    return np.zeros(found.shape), differences
+
+
+@function("index")
+def _index(q, k, options):
+    pairs = passages(q, k)
+    small = hf.index([hf.Attention(*pair, **options) for pair in pairs], **FINDS)
+
+    def expected(o: Options) -> list[float]:
+        found, exact = [], []
+        for own in (pairs[i] for i in small.held_out):
+            p = weights(*own, o).reshape(-1, N, N).mean(axis=0)
+            seen = np.where(p > 0, np.log(np.where(p > 0, p, 1)), -np.inf)
+            for columns, masses in ((chosen(scores_of(small, *own, o)), found),
+                                    (chosen(seen), exact)):  # fmt: skip
+                masses += [
+                    *(p * columns).sum(axis=1)[(p > 0).sum(axis=1) > chosen(seen).sum(axis=1)]
+                ]
+        return [float(np.mean(found)), float(np.mean(exact))]
+
+    return about([small.quality.mass, small.quality.exact_mass], expected)
+
+
+def an_index(q: np.ndarray, k: np.ndarray) -> Any:
+    return hf.index(passages(q, k), **FINDS)
+
+
+@function("results.Index.apply")
+def _apply_index(q, k, options):
+    small = an_index(q, k)
+
+    def expected(o: Options) -> np.ndarray:
+        found = chosen(scores_of(small, q, k, o))
+        return weights(q, k, {**o, "mask": found if q.ndim == 2 else [found] * HEADS})
+
+    return about(small.apply(q, k, **options).matrix(), expected)
+
+
+@function("results.Index.scores")
+def _scores(q, k, options):
+    small = an_index(q, k)
+    found = small.scores(hf.Attention(q, k, **options))
+    return about(found, lambda o: scores_of(small, q, k, o))
+
+
+@function("results.Index.select")
+def _select(q, k, options):
+    small = an_index(q, k)
+    columns = np.zeros((N, N + 1), bool)
+    found = small.select(hf.Attention(q, k, **options))
+    np.put_along_axis(columns, found, True, axis=1)
+    return columns[:, :N], lambda o: chosen(scores_of(small, q, k, o))
 
 
 def of_maps(options: Options) -> Options:

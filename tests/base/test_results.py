@@ -43,6 +43,8 @@ def made() -> dict[str, object]:
     passages = [rng.normal(size=(20, 8)) @ mix for _ in range(6)]
     small = hf.compress(passages, dim=2, mask="causal", **one)
     heads = hf.compress({("a", 0): passages, ("a", 1): passages[::-1]}, total=6, **one)
+    quick = {"dim": 2, "keys": 8, "window": 2, "first": 1, "effort": 2, **one}
+    found = hf.index({"<b>": passages, ("a", 1): passages[::-1]}, **quick)
     points = hf.sweep.grid(pattern="band", n=[16, 32], neighbors=[1, 2], dim=8)
     with tempfile.TemporaryDirectory() as folder:
         swept = hf.sweep.run(points, Path(folder) / "<b>", workers=0, **one)
@@ -62,6 +64,9 @@ def made() -> dict[str, object]:
         "TvCurve": shrunk.curve,
         "Compressed": small,
         "CompressedHeads": heads,
+        "Index": found["<b>"],
+        "IndexQuality": found["<b>"].quality,
+        "Indexes": found,
         "Sparsified": hf.sparsify(Q, K, mask="causal", per_row=3, per_column=4),
         "AttentionStats": head.stats(shares=(0.5, 0.9)),
         "AttentionStats of heads": stack.stats(shares=()),
@@ -83,8 +88,9 @@ NAMES = (
     "Target", "Fit", "Fit in a module", "Fit without a certificate", "Search", "Certificate",
     "Certificate of a matrix", "Certificate without mass", "Attention", "Attention of heads",
     "Comparison", "ShrinkResult", "TvCurve", "Compressed",
-    "CompressedHeads", "Sparsified", "AttentionStats", "AttentionStats of heads",
-    "HeadTable", "ModelTable", "Plan", "RopeFilter", "LowerBound", "Sweep",
+    "CompressedHeads", "Index", "IndexQuality", "Indexes", "Sparsified", "AttentionStats",
+    "AttentionStats of heads", "HeadTable", "ModelTable", "Plan", "RopeFilter", "LowerBound",
+    "Sweep",
 )  # fmt: skip
 WITHOUT_DICT = ("Attention", "Attention of heads", "Sweep")
 TABLES = {

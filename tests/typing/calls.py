@@ -66,6 +66,14 @@ def heads(Q: NDArray[Any], A: sp.csr_array) -> None:
     assert_type(hf.compress([(Q, Q), (Q, Q)], dim=4), hf.results.Compressed)
     assert_type(hf.compress([head, head], dim=4).P_q, NDArray[Any])
     assert_type(hf.compress_keys({"a": [head]})["a"], hf.results.CompressedKeys)
+    found = hf.index([head, (Q, Q)], mass=0.99, dtype="int4", form="dot")
+    assert_type(found, hf.results.Index | hf.results.Indexes)
+    if isinstance(found, hf.results.Index):
+        assert_type(found.select(Q, Q, mask="causal"), NDArray[np.int32])
+        assert_type(found.quality, hf.results.IndexQuality)
+        assert_type(found.apply(head), hf.Attention)
+    else:
+        assert_type(found["a"].store(Q), tuple[NDArray[np.float32], NDArray[np.float32]])
     hf.describe(hf.Tolerances())  # type: ignore[arg-type]
 
 

@@ -87,8 +87,8 @@ class Descent {
     const LogitSource<float>& first = given_.passages[0];
     for (Index h = 0; h <= first.q.count; ++h) {
       const MatrixView<float> x = h < first.q.count ? first.q[h] : first.k[0];
-      Eigen::ArrayXf spread =
-          (x.colwise().squaredNorm() / static_cast<float>(x.rows())).transpose().array().sqrt();
+      const Eigen::ArrayXd squares = x.cast<double>().colwise().squaredNorm().transpose();
+      Eigen::ArrayXf spread = (squares / static_cast<double>(x.rows())).sqrt().cast<float>();
       spread = spread.max(0.1f * spread.mean()) + std::numeric_limits<float>::min();
       auto own = unit.all.middleRows(h * size_, size_);
       const Matrix<float> weighed = spread.matrix().asDiagonal() * own;

@@ -12,19 +12,27 @@ from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_count, as_generator
+from headfit._base.machine import require_memory
 from headfit._base.positions import Rotary, as_positions, as_rotary, turn
 from headfit._compress.free_maps import ClosedForm, Moment, roots
 from headfit._compress.passages import Parts, attentions_of, rotated_float32, with_shared_keys
 from headfit.errors import InputError
 
 MOVES = 32  # of the positions of passages, over which second moments are averaged
+OF_ONE_HEAD = {"mask": 2, "key_mask": 1, "key_lengths": 0}  # their axes without that of heads
 
 
-def without_bias(attention: Attention, place: int) -> Attention:
-    """Return an attention of one key head; refuse a bias, which no index knows."""
+def of_one_group(attention: Attention, place: int) -> Attention:
+    """Return an attention of one key head; refuse what no index knows."""
     position = attention.position
     if attention.bias is not None or (position and not as_rotary(position, attention.dim)):
-        raise InputError(f"passage {place} has a bias or ALiBi, which no index knows")
+        raise InputError(f"passage {place} has a bias or the position alibi, which no index knows")
+    for name, axes in OF_ONE_HEAD.items():
+        value = getattr(attention, name)
+        if isinstance(value, np.ndarray) and value.ndim > axes and len(value) > 1:
+            raise InputError(
+                f"{name} must be one for all query heads; passage {place} has one for each"
+            )
     return with_shared_keys(attention, place)
 
 
@@ -45,15 +53,10 @@ class Group:
         cls, passages: Any, rotated: Any, length: Any, shares: tuple[float, float], seed: int
     ) -> Group:
         """Check passages."""
-        given = [with_shared_keys(a, i) for i, a in
+        given = [of_one_group(a, i) for i, a in
                  enumerate(attentions_of(passages, None, LogitOptions()))]  # fmt: skip
         if not given:
-            raise InputError("there must be a passage at least; got none")
-        for i, attention in enumerate(given):
-            if attention.bias is not None or (
-                isinstance(attention.position, tuple | str) and ("alibi" in attention.position)
-            ):
-                raise InputError(f"passage {i} has a bias, or alibi, which no index knows")
+            raise InputError("passages must be one at least; got none")
         own, rotary = rotated_float32(given, rotated)
         longest = max(a.m for a in own)
         least = longest if length is None else as_count(length, "length", longest)
@@ -82,6 +85,7 @@ class Group:
         table, halves = None, False
         if self.rotary is not None:
             shape = (0, self.reach + 1)
+            require_memory(16 * self.reach * self.dim, "the angles of positions up to `length`")
             turned = as_positions(self.rotary.position, (), shape, self.dim, np.float32)
             table, halves = turned.table, turned.halves
         return _core.IndexPassages(

@@ -162,15 +162,18 @@ def index(
     for name, own in passages.items() if several else [(None, passages)]:
         try:
             groups[name] = Group.of(own, rotated, length, shares, seed)
-            as_count(8 if dim is None else dim, "dim", 1, groups[name].dim)
+            if bound is None:
+                as_count(8 if dim is None else dim, "dim", 1, groups[name].dim)
         except InputError as error:
             if not several:
                 raise
             raise type(error)(f"key head {shown(name)}: {error}") from error
     closed = {name: group.closed_forms() for name, group in groups.items()}
+    # The last size is tried where no smaller one suffices.
+    sizes = (*SIZES, max(group.dim for group in groups.values()))
     descent = _core.IndexDescent(steps, ROWS, seed)
     found: dict[Any, Index] = {}
-    for size in (8 if dim is None else dim,) if bound is None else SIZES:
+    for size in (8 if dim is None else dim,) if bound is None else sizes:
         left = [name for name in groups if name not in found]
         starts = [
             groups[name].starts(closed[name], min(size, groups[name].dim), form) for name in left

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
+from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_count, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, plain_dict, text_table
-from headfit._compress.passages import as_dtype
+from headfit._base.machine import require_memory
+from headfit._compress.passages import as_dtype, attentions_of
 from headfit._fit.file_formats import write_head
-from headfit._index.group import without_bias
+from headfit._index.group import of_one_group
 from headfit._shrink.result import as_text
 from headfit.errors import InputError
 
@@ -87,14 +89,15 @@ class IndexQuality(Shown):
         low = np.quantile(share, (0.05, 0.01, 0)).tolist()
         with np.errstate(invalid="ignore", divide="ignore"):
             each = np.bincount(part, share, PARTS) / np.bincount(part, minlength=PARTS)
-            kl = float(-np.log(found).mean())
-        means = {"mass": found, "exact_mass": exact, "kept_mass": kept, "share_mean": share,
-                 "recall": recall, "heaviest": heaviest}  # fmt: skip
-        return cls(
-            rows=share.size, share_05=low[0], share_01=low[1], share_worst=low[2],
-            gain=float((found - kept).sum() / beyond) if beyond > 0 else 1.0, kl=kl,
-            share_by_position=each, **{name: float(x.mean()) for name, x in means.items()},
-        )  # fmt: skip
+            kl = -np.log(found).mean()
+        figures = {
+            "mass": found.mean(), "exact_mass": exact.mean(), "kept_mass": kept.mean(),
+            "share_mean": share.mean(), "share_05": low[0], "share_01": low[1],
+            "share_worst": low[2], "gain": (found - kept).sum() / beyond if beyond > 0 else 1,
+            "recall": recall.mean(), "heaviest": heaviest.mean(), "kl": kl,
+        }  # fmt: skip
+        plain = {name: float(value) for name, value in figures.items()}
+        return cls(rows=share.size, **plain, share_by_position=each)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all as plain Python values, for JSON."""
@@ -183,11 +186,15 @@ class Index(Shown):
         InputError, NonFiniteError
             For keys of another shape, or such as float32 does not hold.
         """
-        keys = as_float_array(K, "K").astype(np.float32)
+        with np.errstate(over="ignore"):
+            keys = as_float_array(K, "K").astype(np.float32)
         if keys.ndim != 2 or keys.shape[1] != len(self.P_k):
             raise InputError(f"K must have shape (m, {len(self.P_k)}); got {keys.shape}")
         check_finite(keys, "K in float32")
-        rounded, scales = _core.round_index_rows(keys @ self.P_k, self.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mapped = keys @ self.P_k
+        check_finite(mapped, "K @ P_k")
+        rounded, scales = _core.round_index_rows(mapped, self.dtype)
         return rounded / scales[:, np.newaxis], scales
 
     @standard_arithmetic()
@@ -243,19 +250,24 @@ class Index(Shown):
         InputError, NonFiniteError
             For arguments that do not fit.
         """
-        attention, count = self._passage(Q, K, options), self._count(keys)
-        found: NDArray[np.int32] = _core.select_keys(
-            attention.core, self._maps, self._core_options, count, thread_count(num_threads)
-        )
-        return found
+        return self._select(self._passage(Q, K, options), self._count(keys), num_threads)
 
-    def apply(self, Q: Any, K: Any = None, *, keys: int | None = None, **options: Any) -> Attention:
+    @standard_arithmetic()
+    def apply(
+        self,
+        Q: Any,
+        K: Any = None,
+        *,
+        keys: int | None = None,
+        num_threads: int | None = None,
+        **options: Any,
+    ) -> Attention:
         """Return the attention of a passage to the keys that are found alone, by a sparse mask.
 
         Arguments and errors are those of `select`.
         """
-        attention = self._passage(Q, K, options)
-        columns = self.select(attention, keys=keys)
+        attention, count = self._passage(Q, K, options), self._count(keys)
+        columns = self._select(attention, count, num_threads)
         rows, _ = np.nonzero(columns >= 0)
         places = (np.ones(len(rows), bool), (rows, columns[columns >= 0]))
         own: dict[str, Any] = {**vars(attention.options), "key_mask": None, "key_lengths": None}
@@ -281,10 +293,12 @@ class Index(Shown):
             For arguments that do not fit.
         """
         count, threads = self._count(keys), thread_count(num_threads)
+        given = attentions_of(passages, None, LogitOptions())
+        if not given:
+            raise InputError("passages must be one at least; got none")
         judged = []
-        for passage in passages:
-            Q, K = passage if isinstance(passage, tuple) else (passage, None)
-            core = self._passage(Q, K, {}).core
+        for place, passage in enumerate(given):
+            core = self._passage(passage, None, {}, place).core
             judged.append(_core.judge_index(core, self._maps, self._core_options, count, threads))
         return IndexQuality.of(judged, count - self.window - self.first)
 
@@ -324,9 +338,18 @@ class Index(Shown):
     def _count(self, keys: int | None) -> int:
         return as_count(self.keys if keys is None else keys, "keys", self.window + self.first + 1)
 
-    def _passage(self, Q: Any, K: Any, options: dict[str, Any]) -> Attention:
+    def _select(
+        self, attention: Attention, count: int, num_threads: int | None
+    ) -> NDArray[np.int32]:
+        require_memory(4 * attention.n * count, f"a result with keys={count}")
+        found: NDArray[np.int32] = _core.select_keys(
+            attention.core, self._maps, self._core_options, count, thread_count(num_threads)
+        )
+        return found
+
+    def _passage(self, Q: Any, K: Any, options: dict[str, Any], place: int = 0) -> Attention:
         """Return a passage in float32, with positions applied; warn where it is too long."""
-        given = without_bias(Attention.of(Q, K, **options), 0)
+        given = of_one_group(Attention.of(Q, K, **options), place)
         with np.errstate(over="ignore"):
             attention = as_dtype(given.rotated(), np.float32)
         heads = len(attention.Q) if attention.Q.ndim == 3 else 1

@@ -9,9 +9,9 @@ SmolLM2-135M (30 layers of 3 key heads, each read by 3 query heads of size 64; r
 reads text that nothing was fitted to, and attends to few keys in every layer: those that an index
 finds, fitted to passages of half that length; those that KQ-SVD and Loki find with as many numbers
 in the same format, and Quest by pages of 16 keys; as many best keys by the attention itself; and
-the first 4 and the last ones alone. Reported are the share of the best keys' mass over all key heads
-in rows from 512 on, and the increase of the model's loss with its standard error over windows, also
-paired with that of the best keys.
+the first 4 and the last ones alone. Reported are the share of the best keys' mass over all key
+heads in rows from 512 on, and the increase of the model's loss with its standard error over windows,
+also paired with that of the best keys.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import measure
 from real_model import GROUP, KEY_HEADS, PASSAGES, SIZE, TOKENS, load, mean_and_error
 
 FIRST, WINDOW, PAGE = 4, 32, 16
+MEANS = {"share_mean": 4, "share_01": 3, "gain": 3}
 FORMATS = ((8, "float8_e4m3fn"), (16, "int4"), (16, "float8_e4m3fn"))
 
 
@@ -174,7 +175,7 @@ def losses(model, methods, tokens, length, windows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--read", nargs="+", metavar="TEXT:LENGTH:WINDOWS",
-                        default=["prose:2048:24", "code:2048:8"])  # fmt: skip
+                        default=["prose:2048:24", "code:2048:24"])  # fmt: skip
     parser.add_argument("--keys", type=int, nargs=2, default=(64, 128), metavar=("SHARE", "LOSS"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--judged", type=int, default=2, help="passages of which shares are taken")
@@ -205,13 +206,10 @@ def main():
         found = shares(ways, capture(model, tokens, at, length), options.keys[0])
         rows = [["keys found by", "share", "1%", "worst", "gain"]]
         for name, each in found.items():
-            mean = {
-                n: np.mean([getattr(q, n) for q in each])
-                for n in ("share_mean", "share_01", "gain")
-            }
+            mean = {n: np.mean([getattr(q, n) for q in each]) for n in MEANS}
             worst = min(q.share_worst for q in each)
-            rows.append([name, f"{mean['share_mean']:.4f}", f"{mean['share_01']:.3f}", f"{worst:.2f}",
-                         f"{mean['gain']:.3f}"])  # fmt: skip
+            share, low, gain = (f"{mean[n]:.{digits}f}" for n, digits in MEANS.items())
+            rows.append([name, share, low, f"{worst:.2f}", gain])
             summary.append({"text": text, "length": length, "way": name, **mean, "worst": worst})
         title = f"{text}, {length} tokens, {options.keys[0]} keys of a row, from row 512 on"
         measure.table(title, rows)

@@ -133,22 +133,32 @@ def test_bad_input():
             pass
     with pytest.raises(InputError, match="keys must be"), hf.torch.indexed(model, found, keys=10):
         pass
-    with pytest.raises(CaptureError, match="no layer 'other'"):
-        with hf.torch.indexed(model, {("other", 0): index}):
-            pass
-    with pytest.raises(InputError, match="has 2 key heads"):
-        with hf.torch.indexed(model, {("model", 2): index}):
-            model(x)
+    with (
+        pytest.raises(CaptureError, match="no layer 'other'"),
+        hf.torch.indexed(model, {("other", 0): index}),
+    ):
+        pass
+    with (
+        pytest.raises(InputError, match="has 2 key heads"),
+        hf.torch.indexed(model, {("model", 2): index}),
+    ):
+        model(x)
     other = dataclasses.replace(index, P_q=index.P_q[:1])
-    with pytest.raises(InputError, match="Q must have"):
-        with hf.torch.indexed(model, {("model", 0): other}):
-            model(x)
+    with (
+        pytest.raises(InputError, match="Q must have"),
+        hf.torch.indexed(model, {("model", 0): other}),
+    ):
+        model(x)
     both = torch.nn.ModuleDict({"used": model, "unused": Layer()})
     both.forward = lambda y: both["used"](y)
-    with pytest.raises(CaptureError, match="never called unused"):
-        with hf.torch.indexed(both, {("used", 0): index, ("unused", 0): index}):
-            both(x)
+    with (
+        pytest.raises(CaptureError, match="never called unused"),
+        hf.torch.indexed(both, {("used", 0): index, ("unused", 0): index}),
+    ):
+        both(x)
     layer = torch.nn.MultiheadAttention(32, 2, batch_first=True)
-    with pytest.raises(CaptureError, match="makes its mask itself"):
-        with hf.torch.indexed(layer, {("model", 0): index}):
-            layer(x, x, x)
+    with (
+        pytest.raises(CaptureError, match="makes its mask itself"),
+        hf.torch.indexed(layer, {("model", 0): index}),
+    ):
+        layer(x, x, x)

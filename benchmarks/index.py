@@ -10,8 +10,8 @@ reads text that nothing was fitted to, and attends to few keys in every layer: t
 finds, fitted to passages of half that length; those that KQ-SVD and Loki find with as many numbers
 in the same format, and Quest by pages of 16 keys; as many best keys by the attention itself; and
 the first 4 and the last ones alone. Reported are the share of the best keys' mass over all key
-heads in rows from 512 on, and the increase of the model's loss with its standard error over windows,
-also paired with that of the best keys.
+heads in rows from 512 on, and the increase of the model's loss with its standard error over
+windows, also paired with that of the best keys.
 """
 
 from __future__ import annotations

@@ -114,6 +114,7 @@ IN_ROOM = {
     "_cpu": "_base",
     "_build": "_base",
     "_configuration": "_base",
+    "_public": "_base",
     "errors": "_base",
     "methods": "_fit",
     "rope": "_filter",
@@ -136,8 +137,9 @@ BY_NAME = r"^(importlib\.)?(import_module|__import__)$"
 def imports(path: Path) -> list[str]:
     """Return what a module imports from the package when it runs, not for type checkers.
 
-    Imports inside functions count, and so do imports by name. The package itself, which imports
-    every room, is the empty name.
+    Imports inside functions count, and so do imports by name, and those of a stub by which the
+    names of a module are imported when they are used. The package itself, which imports every room,
+    is the empty name.
     """
     found: list[str] = []
 
@@ -151,7 +153,8 @@ def imports(path: Path) -> list[str]:
         if isinstance(node, ast.Import):
             named = [name.name for name in node.names]
             found.extend(n.partition(".")[2] for n in named if n.split(".")[0] == "headfit")
-        if isinstance(node, ast.Call) and re.search(BY_NAME, ast.unparse(node.func)):
+        is_by_name = isinstance(node, ast.Call) and re.search(BY_NAME, ast.unparse(node.func))
+        if isinstance(node, ast.Call) and is_by_name and path.stem != "_public":
             name = ast.unparse(node.args[0])
             text = re.fullmatch(r"f?'(?:headfit\.(\w+))?.*'", name)
             assert text is not None, f"{path.name} imports {name}, whose name only a run tells"
@@ -160,6 +163,8 @@ def imports(path: Path) -> list[str]:
             visit(child)
 
     visit(ast.parse(path.read_text()))
+    if "headfit._public" in path.read_text():
+        visit(ast.parse(path.with_suffix(".pyi").read_text()))
     return found
 
 

@@ -6,28 +6,6 @@
 True
 """
 
-from headfit._fit.head import Head, Problem
-from headfit._fit.learned import Learned
-from headfit._fit.max_margin import KeyTable, MaxMargin
-from headfit._fit.method import Method
-from headfit._fit.mixed import Mixed
-from headfit._fit.projection import Projection
-from headfit._fit.toeplitz import Toeplitz
-from headfit._target.append_dims import append_dims
+from headfit._public import attach
 
-__all__ = [
-    "Head",
-    "KeyTable",
-    "Learned",
-    "MaxMargin",
-    "Method",
-    "Mixed",
-    "Problem",
-    "Projection",
-    "Toeplitz",
-    "append_dims",
-]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = attach(__name__, "methods.pyi")

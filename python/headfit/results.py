@@ -6,45 +6,6 @@
 True
 """
 
-from headfit._attention.head_table import HeadTable, ModelTable
-from headfit._attention.sparsify import Sparsified
-from headfit._attention.stats import AttentionStats
-from headfit._cache.result import CompressedKeys, CompressedLayers
-from headfit._compress.result import Compressed, CompressedHeads
-from headfit._fit.result import Fit, Search, Trial
-from headfit._index.result import Index, Indexes, IndexQuality
-from headfit._plan.result import Plan, PlanAttempt, PlanTrend
-from headfit._shrink.compare import Comparison
-from headfit._shrink.result import ShrinkResult, TvCurve
-from headfit._target.certificate import Certificate
-from headfit._target.witnesses import FaceWitness, FarkasWitness
+from headfit._public import attach
 
-__all__ = [
-    "AttentionStats",
-    "Certificate",
-    "Comparison",
-    "Compressed",
-    "CompressedHeads",
-    "CompressedKeys",
-    "CompressedLayers",
-    "FaceWitness",
-    "FarkasWitness",
-    "Fit",
-    "HeadTable",
-    "Index",
-    "IndexQuality",
-    "Indexes",
-    "ModelTable",
-    "Plan",
-    "PlanAttempt",
-    "PlanTrend",
-    "Search",
-    "ShrinkResult",
-    "Sparsified",
-    "Trial",
-    "TvCurve",
-]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = attach(__name__, "results.pyi")

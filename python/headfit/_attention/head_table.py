@@ -1,12 +1,10 @@
 """Tables of heads: `HeadTable` of single heads, `ModelTable` of a model's heads over passages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -295,7 +293,7 @@ class ModelTable(Table):
     column_mass: dict[str, NDArray[np.float64]]
 
     @classmethod
-    def of(cls, layers: Mapping[str, tuple[str, HeadStatistics]]) -> ModelTable:
+    def of(cls, layers: Mapping[str, tuple[str, HeadStatistics]]) -> Self:
         """Return the table of the statistics of some layers, by name, with their kinds."""
         parts = [
             {"layer": np.full(s.heads, name), "kind": np.full(s.heads, kind),
@@ -333,7 +331,7 @@ class ModelTable(Table):
         return save_arrays(target, {**names, **arrays})
 
     @classmethod
-    def load(cls, path: Any) -> ModelTable:
+    def load(cls, path: Any) -> Self:
         """Read a table that `save` wrote.
 
         Raises

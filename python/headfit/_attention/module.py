@@ -1,11 +1,9 @@
 """`SelfAttention`: a self-attention module with fixed weights, applied to different inputs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.linalg
@@ -104,9 +102,7 @@ class SelfAttention:
         return SelfAttention, (self.W_Q, self.W_K, self.scale)
 
     @classmethod
-    def canonical(
-        cls, dim: int, scale: float | None = None, *, dtype: Any = np.float32
-    ) -> SelfAttention:
+    def canonical(cls, dim: int, scale: float | None = None, *, dtype: Any = np.float32) -> Self:
         """Return the module with D = 2 d, W_Q = [I; 0], W_K = [0; I], so that X = [Q K].
 
         Its weights are computed when they are first read.
@@ -139,7 +135,7 @@ class SelfAttention:
 
     @classmethod
     @standard_arithmetic()
-    def random(cls, dim: int, rng: Seed = 0, *, dtype: Any = np.float32) -> SelfAttention:
+    def random(cls, dim: int, rng: Seed = 0, *, dtype: Any = np.float32) -> Self:
         """Return a module whose [W_Q W_K] is a random orthogonal matrix: dense, of condition 1.
 
         Parameters

@@ -1,11 +1,9 @@
 """What heads measure, of one call or added up over passages: what tables of heads are made of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +82,7 @@ class Profile:
         tokens: Any,
         threads: int,
         lead: tuple[int, ...] | None = None,
-    ) -> Profile:
+    ) -> Self:
         """Measure heads, in two passes over their logits, for arrays with the leading axes `lead`.
 
         `tokens` are those of `describe`: None where no induction score is wanted.

@@ -1,10 +1,8 @@
 """Patterns that are a stencil and a few entries more per row: the two parts are told apart."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -46,7 +44,7 @@ class Parts:
     per_row: float
 
     @classmethod
-    def of(cls, target: Target, ignored: Sequence[int] | Offsets = ()) -> Parts:
+    def of(cls, target: Target, ignored: Sequence[int] | Offsets = ()) -> Self:
         """Tell the parts of a target apart; `ignored` are columns whose logits do not matter.
 
         Raises an InputError if there is no offset that nearly all rows attend to.

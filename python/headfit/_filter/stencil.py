@@ -1,12 +1,10 @@
 """What a translation-invariant pattern wants at each offset, and how it is found in a target."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -58,7 +56,7 @@ class Stencil:
     apart: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
 
     @classmethod
-    def of(cls, target: Target, ignored: Sequence[int] | Offsets = ()) -> Stencil:
+    def of(cls, target: Target, ignored: Sequence[int] | Offsets = ()) -> Self:
         """Find the stencil of a target, leaving out columns whose logits do not matter.
 
         Rows that attend to all that the mask allows, with equal weights, may be anything else than

@@ -4,14 +4,12 @@ A method never judges itself: the certificate does. Narrow formats hold rounded 
 whose coordinates are rounded so that their errors cancel.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,7 +166,7 @@ class Problem:
         leak = self.tolerances.leak
         return leak_without(self.target, self.exempt, leak) if self.exempt.size else leak
 
-    def without_exempt(self, dim: int) -> Problem:
+    def without_exempt(self, dim: int) -> Self:
         """Return the problem of the other columns, for a head of size `dim` with all columns."""
         delta = math.log1p(self.tolerances.distortion)
         limit = self.logit_limit
@@ -265,12 +263,12 @@ class Head:
         return f" with {rows} row{'' if rows == 1 else 's'} left" if rows else ""
 
     @classmethod
-    def of_zeros(cls, n: int, dim: int, ended: Ending, method: str | None = None) -> Head:
+    def of_zeros(cls, n: int, dim: int, ended: Ending, method: str | None = None) -> Self:
         """Return a head that is nothing: all n rows are given up."""
         zeros = np.zeros((n, dim), np.float32)
         return cls(zeros, zeros, failed_rows=np.arange(n), ended=ended, method=method)
 
-    def padded(self, dim: int) -> Head:
+    def padded(self, dim: int) -> Self:
         """Return the same logits with zero columns up to a larger size."""
         if dim == self.dim:
             return self

@@ -1,14 +1,12 @@
 """The max-margin method: for a table of keys, the shortest query of every row."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +93,7 @@ class KeyTable:
 
     @classmethod
     @standard_arithmetic()
-    def random(cls, n: int, dim: int, *, rng: Seed = 0, dtype: Any = np.float32) -> KeyTable:
+    def random(cls, n: int, dim: int, *, rng: Seed = 0, dtype: Any = np.float32) -> Self:
         """Return random keys on the unit sphere.
 
         Parameters
@@ -117,7 +115,7 @@ class KeyTable:
 
     @classmethod
     @standard_arithmetic()
-    def cyclic(cls, n: int, dim: int, *, dtype: Any = np.float64) -> KeyTable:
+    def cyclic(cls, n: int, dim: int, *, dtype: Any = np.float64) -> Self:
         """Return points of the trigonometric moment curve, cos and sin of 2 pi f j / n.
 
         Parameters

@@ -1,13 +1,11 @@
 """What searches and witnesses share: a target and what its rows see, the time, and proofs."""
 
-from __future__ import annotations
-
 import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -165,7 +163,7 @@ class Problem:
     rng: np.random.Generator
 
     @classmethod
-    def of(cls, target: Target, tolerances: Tolerances, seconds: float, rng: Any = 0) -> Problem:
+    def of(cls, target: Target, tolerances: Tolerances, seconds: float, rng: Any = 0) -> Self:
         """Return the problem of a checked target, with so many seconds for the searches."""
         m = target.matrix
         supports = sp.csr_array((np.ones(m.nnz, np.int64), m.indices, m.indptr), shape=m.shape)
@@ -179,7 +177,7 @@ class Problem:
         """The seconds that are left, at least 0."""
         return max(0.0, self.deadline - time.monotonic())
 
-    def within(self, share: float) -> Problem:
+    def within(self, share: float) -> Self:
         """Return the same problem for a search that may use this share of the time left."""
         return replace(self, deadline=time.monotonic() + share * self.seconds)
 

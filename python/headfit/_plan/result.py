@@ -1,13 +1,11 @@
 """What a plan is and says: the answer, the attempts behind it, the trend over n, the advice."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -122,7 +120,7 @@ class PlanTrend:
     seconds_at_n: float
 
     @classmethod
-    def of(cls, attempts: tuple[PlanAttempt, ...], n: int) -> PlanTrend | None:
+    def of(cls, attempts: tuple[PlanAttempt, ...], n: int) -> Self | None:
         """Return the trend of the certified smaller n; None for fewer than two of them."""
         certified = {a.n: a for a in attempts if a.purpose == "smaller n" and a.holds}
         if len(certified) < 2 or n > MOST_TIMES * max(certified):

@@ -1,13 +1,11 @@
 """The attempts of a plan: the size in question, then smaller ones, or what tells why it failed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -63,7 +61,7 @@ class Question:
     rng: int
     num_threads: int
 
-    def with_max_logit(self, limit: float | None) -> Question:
+    def with_max_logit(self, limit: float | None) -> Self:
         """Return the same question with another bound on the logits."""
         return replace(self, tolerances=replace(self.tolerances, max_logit=limit))
 

@@ -5,15 +5,13 @@ whenever, the lines before stay whole. A last line that is cut short was being w
 leave it out, and the next sweep that writes removes it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +92,7 @@ class Table:
 
     @classmethod
     @contextlib.contextmanager
-    def writing(cls, path: Path) -> Iterator[Table]:
+    def writing(cls, path: Path) -> Iterator[Self]:
         """Open the table at a path for writing, by one sweep at a time; it is made if need be."""
         with _naming(path):
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)

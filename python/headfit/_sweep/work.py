@@ -4,8 +4,6 @@ A record is one flat dict: the key, what the point says, how it was computed, an
 point that raised an error has `exception` and `traceback` in place of a result.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import hashlib
@@ -19,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -58,7 +56,7 @@ class Work:
     code: str | None = None
 
     @classmethod
-    def of(cls, function: Any, version: Any) -> Work:
+    def of(cls, function: Any, version: Any) -> Self:
         """Return the work of a function, or of fits for None."""
         if function is None:
             if version is not None:

@@ -1,9 +1,7 @@
 """`Certificate`: a statement about every entry of an attention matrix, proved by a scan."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +132,7 @@ class Certificate(Shown):
             f"(tolerance {self.tolerances.distortion:.3g})"
         )
 
-    def raise_if_failed(self) -> Certificate:
+    def raise_if_failed(self) -> Self:
         """Return the certificate if it holds; raise a CertificateError that says why if not."""
         if not self.holds:
             raise CertificateError(repr(self))

@@ -1,9 +1,7 @@
 """What stands out in a pattern: blocks of tokens, and columns and rows with far more nonzeros."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -36,7 +34,7 @@ class Blocks:
     n: int  # the tokens
 
     @classmethod
-    def of(cls, target: Target) -> Blocks | None:
+    def of(cls, target: Target) -> Self | None:
         """Return the largest blocks that a target consists of; None if there are none."""
         is_causal = isinstance(target.mask, str)  # "causal" is the only word
         if target.mask is not None and not is_causal:

@@ -1,13 +1,11 @@
 """What all patterns share: the weights of their nonzeros, checks, and making of the matrix."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
+from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +71,7 @@ class Style:
         gamma: float = 1.0,
         rng: Seed = 0,
         allowed: Sequence[str] = ("uniform", "random"),
-    ) -> Style:
+    ) -> Self:
         """Return the checked style of a pattern function's `weights`, `gamma` and `rng`."""
         ratio = as_finite(gamma, "gamma", 1)
         if weights is None:

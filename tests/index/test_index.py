@@ -348,7 +348,7 @@ def test_dictionaries_texts_and_pickles() -> None:
     figures = several.to_dict()
     assert json.loads(json.dumps(figures, allow_nan=False)) == figures
     own = figures["heads"]["a"]
-    assert own["dim"], own["bytes"] == (3, 5)
+    assert (own["dim"], own["bytes"]) == (3, 5)
     assert own["quality"]["share_mean"] == several["a"].quality.share_mean
     assert {*own["others"]} == {"kq-svd", "loki"}
     assert "P_q" not in own

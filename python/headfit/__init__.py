@@ -19,8 +19,8 @@ __getattr__, _, _names = attach(__name__, "__init__.pyi")
 # PyTorch is optional: a star import does without it.
 __all__ = sorted({*_names} - {"torch"})
 
-# Results in a notebook are drawn by `plot`, which registers what it draws.
-Pictured._load_pictures = staticmethod(lambda: import_module("headfit.plot"))
+# Results in a notebook are drawn by a module of `plot`, which registers what it draws.
+Pictured._load_pictures = staticmethod(lambda: import_module("headfit.plot._html"))
 
 
 def __dir__() -> list[str]:

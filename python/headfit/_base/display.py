@@ -23,7 +23,7 @@ class Pictured:
     """A result that notebooks show as its text, perhaps with a picture."""
 
     _load_pictures: Callable[[], Any] = staticmethod(lambda: None)
-    """Imports `headfit.plot`, which registers pictures: the package sets it, which is above."""
+    """Imports what registers pictures: the package sets it, which is above."""
 
     def _repr_html_(self) -> str:
         Pictured._load_pictures()

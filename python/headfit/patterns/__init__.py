@@ -28,18 +28,6 @@ column attends to itself (token 0 of `previous_token`, a grid of one cell); only
 and `from_mask`, which are given the rows, refuse an empty one.
 """
 
-from headfit.patterns import _graphs, _knn, _masks, _windows
-from headfit.patterns._graphs import *
-from headfit.patterns._knn import *
-from headfit.patterns._masks import *
-from headfit.patterns._windows import *
+from headfit._public import attach
 
-__all__ = []
-__all__ += _graphs.__all__
-__all__ += _knn.__all__
-__all__ += _masks.__all__
-__all__ += _windows.__all__
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = attach(__name__, "patterns/__init__.pyi")

@@ -24,16 +24,6 @@ from headfit.patterns._build import (
     token_numbers,
 )
 
-__all__ = [
-    "butterfly",
-    "from_graph",
-    "grid2d",
-    "hypercube",
-    "permutation",
-    "random_regular",
-    "tree",
-]
-
 
 @pattern
 def from_graph(

@@ -23,8 +23,6 @@ from headfit.patterns._build import (
     weighted,
 )
 
-__all__ = ["digits_knn", "knn"]
-
 
 @pattern
 def digits_knn(**style: Unpack[Weighting]) -> Pattern:

@@ -35,8 +35,6 @@ FORMS = (
     "booleans or of integers 0 and 1, or a BlockMask of flex_attention"
 )
 
-__all__ = ["from_mask"]
-
 
 @pattern
 def from_mask(

@@ -24,19 +24,6 @@ from headfit.patterns._build import (
 )
 from headfit.patterns._graphs import regular_columns
 
-__all__ = [
-    "band",
-    "bigbird",
-    "block",
-    "causal_band",
-    "circulant",
-    "dilated",
-    "induction",
-    "previous_token",
-    "strided",
-    "window_global",
-]
-
 
 @pattern
 def band(

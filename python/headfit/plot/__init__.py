@@ -9,30 +9,6 @@ Matplotlib comes with the extra ``headfit[plot]`` and is imported when something
 it every function raises an ImportError that says so.
 """
 
-from headfit.plot import _html  # noqa: F401
-from headfit.plot._compare import compare, keys
-from headfit.plot._curves import curve, growth
-from headfit.plot._filters import rope, translation
-from headfit.plot._fit import certificate, plan, search
-from headfit.plot._matrix import attention, heads_grid, offsets
-from headfit.plot._tiles import tiles
+from headfit._public import attach
 
-__all__ = [
-    "attention",
-    "certificate",
-    "compare",
-    "curve",
-    "growth",
-    "heads_grid",
-    "keys",
-    "offsets",
-    "plan",
-    "rope",
-    "search",
-    "tiles",
-    "translation",
-]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = attach(__name__, "plot/__init__.pyi")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +21,8 @@ from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, plain_dict, text_table
 from headfit._base.machine import require_memory
 from headfit._compress.passages import as_dtype, attentions_of
-from headfit._fit.file_formats import write_head
 from headfit._index.group import of_one_group
-from headfit._shrink.result import as_text
+from headfit._shrink.result import Result, ResultByName
 from headfit.errors import InputError
 
 FORMS = ("sum", "dot")
@@ -114,7 +112,7 @@ class IndexQuality(Shown):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Index(Shown):
+class Index(Result):
     """A small head that finds the keys which the query heads of a key head attend to.
 
     Attributes
@@ -317,8 +315,7 @@ class Index(Shown):
             Without the package safetensors, where the suffix asks for it.
         """
         names = ("form", "dtype", "keys", "window", "first", "length", "position")
-        about = {"index": 1, **{name: getattr(self, name) for name in names}}
-        write_head(path, self.tensors(), json.dumps(about), "float32")
+        self._write(path, self.tensors(), "index", names, "float32")
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""
@@ -376,12 +373,9 @@ class Index(Shown):
             facts[name] = quality._facts()["finds"]
         return {**facts, "time": f"{self.seconds:.3g} s"}
 
-    def __repr__(self) -> str:
-        return as_text(self, "index", "time")
-
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Indexes(Shown):
+class Indexes(ResultByName[Index]):
     """The indexes of several key heads.
 
     Attributes
@@ -395,18 +389,10 @@ class Indexes(Shown):
     heads: dict[Any, Index]
     seconds: float
 
-    def __getitem__(self, name: Hashable) -> Index:
-        return self.heads[name]
-
     @property
     def bytes(self) -> float:
         """The mean over key heads of what is stored of a key."""
-        return float(np.mean([head.bytes for head in self.heads.values()]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures of all heads as plain Python values, for JSON; without their maps."""
-        heads = {name: head.to_dict() for name, head in self.heads.items()}
-        return plain_dict({"heads": heads, "bytes": self.bytes, "seconds": self.seconds})
+        return self._mean("bytes")
 
     def __str__(self) -> str:
         """Return a table: what each way of finding keys finds, in the mean over the heads."""
@@ -431,6 +417,3 @@ class Indexes(Shown):
             f"{min(shares):.4f}",
             "time": f"{self.seconds:.3g} s",
         }
-
-    def __repr__(self) -> str:
-        return as_text(self, "heads", "time")

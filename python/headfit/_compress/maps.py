@@ -16,6 +16,8 @@ from headfit._base.arrays import FloatArray, round_to
 Maps = NDArray[np.float64]
 """P_q of each query head, D rows each, and below them P_k: one matrix of d columns."""
 
+PARTS = 8  # of the positions of a passage, for which means are reported
+
 
 def split(maps: NDArray[Any], heads: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return P_q, shape (heads, D, d), and P_k, shape (D, d)."""
@@ -72,6 +74,14 @@ class Closeness(NamedTuple):
             return cls(0.0, 0.0, 0.0, 0.0)
         percentile = float(np.quantile(tv, 0.95))
         return cls(float(tv.mean()), percentile, float(tv.max()), float(kl.mean()))
+
+
+def by_eighths(values: FloatArray, places: NDArray[np.intp], length: int) -> NDArray[np.float64]:
+    """Return the mean of values in each eighth of the positions; NaN where there are none."""
+    part = places * PARTS // length
+    with np.errstate(invalid="ignore"):
+        means = np.bincount(part, values, PARTS) / np.bincount(part, minlength=PARTS)
+    return means
 
 
 def judged(passages: Sequence[Attention], maps: StoredMaps, threads: int) -> Closeness:

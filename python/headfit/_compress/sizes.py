@@ -14,7 +14,7 @@ from headfit._compress.free_maps import FreeMaps
 from headfit._compress.maps import Closeness, Maps, StoredMaps, identity, judged
 from headfit._compress.passages import Parts, Passages
 from headfit._compress.result import Compressed
-from headfit._shrink.descent import Running, checked_sizes, smallest_size
+from headfit._shrink.descent import Running, smallest_size
 from headfit._shrink.result import TvCurve
 
 DESCENT, SMALLER = "descent", "size "
@@ -44,25 +44,18 @@ class Sizes:
     those that choose, and those that judge.
     """
 
-    def __init__(
-        self, passages: Passages, held_out: float, validation: float, running: Running
-    ) -> None:
+    def __init__(self, passages: Passages, shares: tuple[float, float], running: Running) -> None:
         self.passages, self.running = passages, running
         count, generator = len(passages.attentions), as_generator(running.seed)
-        self.parts = Parts.of(count, held_out, validation, generator)
+        self.parts = Parts.of(count, *shares, generator)
         self.tried: dict[int, MapsOfSize] = {}
         self.dims: list[int] = []  # the sizes of the curves
         self.dim, self.stopped, self.seconds = 0, "one size", 0.0
 
-    def checked(self, sizes: Any, name: str) -> list[int]:
-        """Return the sizes of a user."""
-        return checked_sizes(sizes, name, self.passages.dim)
-
     @cached_property
     def chosen_by(self) -> list[Attention]:
         """The passages that choose: those of validation; the fitted ones where there are none."""
-        parts = self.parts
-        return self.passages.part(parts.validation if parts.validation.size else parts.calibration)
+        return self.passages.part(self.parts.choosing)
 
     @cached_property
     def loss(self) -> _core.CompressLoss:
@@ -169,7 +162,7 @@ class Sizes:
             dim=dim,
             original_dim=self.passages.dim,
             original_scale=self.passages.scale,
-            rotary=self.passages.rotary,
+            rotary=self.passages.rotary is not None,
             tv_mean=closeness.tv_mean,
             tv_95=closeness.tv_95,
             tv_worst=closeness.tv_worst,

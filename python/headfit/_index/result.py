@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_count, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, plain_dict, text_table
 from headfit._base.machine import require_memory
-from headfit._compress.passages import as_dtype, attentions_of
+from headfit._compress.maps import PARTS, by_eighths
+from headfit._compress.passages import as_dtype, given_alone
 from headfit._index.group import of_one_group
 from headfit._shrink.result import Result, ResultByName
 from headfit.errors import InputError
@@ -29,7 +29,6 @@ FORMS = ("sum", "dot")
 DTYPES = {"float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8, "int4": 4}
 """The bits of a number; with 8 and fewer a key has a scale of 16 bits."""
 MEANS = ("share_mean", "share_05", "share_01", "gain", "heaviest")
-PARTS = 8  # of the positions of a passage, for which the share is reported
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -81,12 +80,10 @@ class IndexQuality(Shown):
         chosen = (columns[1] > keys) & (columns[3] > 0)
         if not chosen.any():
             return cls()
-        part = (place * PARTS // (place.max() + 1))[chosen]
         kept, _, found, exact, recall, heaviest = (column[chosen] for column in columns)
         share, beyond = found / exact, (exact - kept).sum()
         low = np.quantile(share, (0.05, 0.01, 0)).tolist()
-        with np.errstate(invalid="ignore", divide="ignore"):
-            each = np.bincount(part, share, PARTS) / np.bincount(part, minlength=PARTS)
+        with np.errstate(divide="ignore"):
             kl = -np.log(found).mean()
         figures = {
             "mass": found.mean(), "exact_mass": exact.mean(), "kept_mass": kept.mean(),
@@ -95,6 +92,7 @@ class IndexQuality(Shown):
             "recall": recall.mean(), "heaviest": heaviest.mean(), "kl": kl,
         }  # fmt: skip
         plain = {name: float(value) for name, value in figures.items()}
+        each = by_eighths(share, place[chosen], place.max() + 1)
         return cls(rows=share.size, **plain, share_by_position=each)
 
     def to_dict(self) -> dict[str, Any]:
@@ -291,11 +289,8 @@ class Index(Result):
             For arguments that do not fit.
         """
         count, threads = self._count(keys), thread_count(num_threads)
-        given = attentions_of(passages, None, LogitOptions())
-        if not given:
-            raise InputError("passages must be one at least; got none")
         judged = []
-        for place, passage in enumerate(given):
+        for place, passage in enumerate(given_alone(passages)):
             core = self._passage(passage, None, {}, place).core
             judged.append(_core.judge_index(core, self._maps, self._core_options, count, threads))
         return IndexQuality.of(judged, count - self.window - self.first)
@@ -320,8 +315,6 @@ class Index(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""
         named = {n: x for n, x in vars(self).items() if n not in ("P_q", "P_k")}
-        named["quality"] = self.quality.to_dict()
-        named["others"] = {name: other.to_dict() for name, other in self.others.items()}
         return plain_dict({"dim": self.dim, "bytes": self.bytes, **named})
 
     @property
@@ -349,7 +342,7 @@ class Index(Result):
         given = of_one_group(Attention.of(Q, K, **options), place)
         with np.errstate(over="ignore"):
             attention = as_dtype(given.rotated(), np.float32)
-        heads = len(attention.Q) if attention.Q.ndim == 3 else 1
+        heads = math.prod(attention.lead)
         if (heads, attention.dim) != self.P_q.shape[:2]:
             raise InputError(
                 f"Q must have {len(self.P_q)} heads of size {len(self.P_k)}; got {heads} of size "

@@ -100,9 +100,3 @@ class Descended:
     first: float  # the loss at the start
     last: float  # the loss of `maps`
     report: dict[str, Any]
-
-    @classmethod
-    def of(cls, loss: _core.CompressLoss, *arguments: Any) -> Descended:
-        """Descend a loss by the core."""
-        maps, judged, history, report = loss.fit(*arguments)
-        return cls(maps, judged, float(history[0]), float(history[-1]), report)

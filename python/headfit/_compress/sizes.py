@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._base.arguments import as_generator
@@ -122,8 +124,8 @@ class Sizes:
         descended = self.family.descend(starts[first], self.judge, self.running)
         candidates = {**closed, DESCENT: descended.judged}
         if before is not None:
-            padded = self.family.padded(self.tried[before].maps, dim)
-            candidates[f"{SMALLER}{before}"] = padded
+            smaller = self.tried[before].maps
+            candidates[f"{SMALLER}{before}"] = np.pad(smaller, ((0, 0), (0, dim - before)))
         distances = {name: self._judged(maps) for name, maps in candidates.items()}
         taken = min(distances, key=lambda name: distances[name].tv_mean)
         report = {**descended.report, "start": first, "kl": [descended.first, descended.last]}

@@ -80,8 +80,7 @@ def by_eighths(values: FloatArray, places: NDArray[np.intp], length: int) -> NDA
     """Return the mean of values in each eighth of the positions; NaN where there are none."""
     part = places * PARTS // length
     with np.errstate(invalid="ignore"):
-        means = np.bincount(part, values, PARTS) / np.bincount(part, minlength=PARTS)
-    return means
+        return np.bincount(part, values, PARTS) / np.bincount(part, minlength=PARTS)
 
 
 def judged(passages: Sequence[Attention], maps: StoredMaps, threads: int) -> Closeness:

@@ -213,10 +213,7 @@ class Index(Result):
             For arguments that do not fit.
         """
         core = self._passage(Q, K, options).core
-        scores: NDArray[np.float32] = _core.score_keys(
-            core, self._maps, self._core_options, thread_count(num_threads)
-        )
-        return scores
+        return _core.score_keys(core, self._maps, self._core_options, thread_count(num_threads))
 
     @standard_arithmetic()
     def select(
@@ -332,10 +329,9 @@ class Index(Result):
         self, attention: Attention, count: int, num_threads: int | None
     ) -> NDArray[np.int32]:
         require_memory(4 * attention.n * count, f"a result with keys={count}")
-        found: NDArray[np.int32] = _core.select_keys(
+        return _core.select_keys(
             attention.core, self._maps, self._core_options, count, thread_count(num_threads)
         )
-        return found
 
     def _passage(self, Q: Any, K: Any, options: dict[str, Any], place: int = 0) -> Attention:
         """Return a passage in float32, with positions applied; warn where it is too long."""

@@ -6,10 +6,9 @@ and C_k: with U S V^T the truncated SVD of scale C_q^(1/2) C_k^(1/2), P_q = C_q^
 P_k = C_k^(-1/2) V S^(1/2). They differ in the second moment of the keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +43,7 @@ class ClosedForm:
     keys: tuple[Moment, Moment]
 
     @classmethod
-    def of(cls, queries: Sequence[Moment], keys: Moment) -> ClosedForm:
+    def of(cls, queries: Sequence[Moment], keys: Moment) -> Self:
         """Take the roots of the moments."""
         return cls(tuple(roots(q) for q in queries), roots(keys))
 

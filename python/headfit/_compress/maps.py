@@ -1,10 +1,8 @@
 """Maps of queries and keys: as one matrix, as users get them, and how far they leave attention."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +36,7 @@ class StoredMaps(NamedTuple):
     dtype: str
 
     @classmethod
-    def of(cls, maps: Maps, lead: tuple[int, ...], dtype: str) -> StoredMaps:
+    def of(cls, maps: Maps, lead: tuple[int, ...], dtype: str) -> Self:
         """Round maps to the numbers of a dtype."""
         p_q, p_k = split(maps, lead[0] if lead else 1)
         return cls(round_to(p_q if lead else p_q[0], dtype), round_to(p_k, dtype), dtype)
@@ -68,7 +66,7 @@ class Closeness(NamedTuple):
     kl_mean: float
 
     @classmethod
-    def of(cls, kl: FloatArray, tv: FloatArray) -> Closeness:
+    def of(cls, kl: FloatArray, tv: FloatArray) -> Self:
         """Return that of rows with these distances; nothing is lost where there are none."""
         if not tv.size:
             return cls(0.0, 0.0, 0.0, 0.0)

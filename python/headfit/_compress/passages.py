@@ -1,7 +1,5 @@
 """The passages of a head: what users pass, checked once, and how they are divided."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -53,7 +51,7 @@ class Passages:
     rotary: Rotary | None  # positions of some passage that had such
 
     @classmethod
-    def of(cls, passages: Any, K: Any, options: LogitOptions) -> Passages:
+    def of(cls, passages: Any, K: Any, options: LogitOptions) -> Self:
         """Check what a user passes."""
         heads = [with_shared_keys(a, i) for i, a in enumerate(attentions_of(passages, K, options))]
         if len(heads) < 2:
@@ -209,7 +207,7 @@ class Parts:
     held_out: NDArray[np.intp]
 
     @classmethod
-    def of(cls, count: int, held_out: float, validation: float, rng: np.random.Generator) -> Parts:
+    def of(cls, count: int, held_out: float, validation: float, rng: np.random.Generator) -> Self:
         """Divide passages at random. Every part that is asked for has at least one.
 
         A single passage is fitted.

@@ -1,12 +1,10 @@
 """Indexes: what they find, and how much of the attention that is."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -73,7 +71,7 @@ class IndexQuality(Shown):
     share_by_position: NDArray[np.float64] = field(default_factory=lambda: np.full(PARTS, np.nan))
 
     @classmethod
-    def of(cls, judged: Sequence[tuple[NDArray[np.float64], ...]], keys: int) -> IndexQuality:
+    def of(cls, judged: Sequence[tuple[NDArray[np.float64], ...]], keys: int) -> Self:
         """Summarise what the core measured of the rows of passages that have more free keys."""
         place = np.concatenate([np.arange(len(passage[0])) for passage in judged])
         columns = [np.concatenate(column) for column in zip(*judged, strict=True)]

@@ -1,11 +1,9 @@
 """What shrinking a head gives: the smaller head, and how far its attention is from the original."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +83,7 @@ class TvCurve(Pictured):
     kl_mean: NDArray[np.float64]
 
     @classmethod
-    def of(cls, distances: Mapping[int, object]) -> TvCurve:
+    def of(cls, distances: Mapping[int, object]) -> Self:
         """Return the curve of what has these distances, by head size."""
         sizes = sorted(distances)
         columns = ([getattr(distances[d], f.name) for d in sizes] for f in fields(cls)[1:])

@@ -168,8 +168,7 @@ class CompressedKeys(Result):
             For arguments that do not fit.
         """
         attention = Attention.of(Q, K, **options).rotated()
-        keys = self.read(self.store(attention.K))
-        keys = keys if attention.K.ndim == 3 else keys[0]
+        keys = self.read(self.store(attention.K)).reshape(attention.K.shape)
         return Attention(attention.Q, keys, **vars(attention.options))
 
     def tensors(self, W_K: Any = None) -> dict[str, NDArray[Any]]:

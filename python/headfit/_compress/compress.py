@@ -15,14 +15,7 @@ from headfit._compress.maps import Closeness
 from headfit._compress.passages import Passages, checked_shares, of_each
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._compress.sizes import Sizes
-from headfit._shrink.descent import (
-    TV,
-    Callback,
-    Running,
-    SizeKeywords,
-    checked_sizes,
-    powers_of_two,
-)
+from headfit._shrink.descent import TV, Callback, Running, SizeKeywords, checked_sizes
 from headfit._shrink.result import TvCurve
 from headfit.errors import InputError
 
@@ -194,7 +187,7 @@ def compress(
 
     def checked(own: Any) -> Sizes:
         head = Sizes(Passages.of(own, K, of_heads), shares, running)
-        head.dims = _curve_sizes(head, curve_dims, several, total is not None)
+        head.dims = head.curve_sizes(curve_dims, several, total is not None)
         head.dim = min(head.dims) if total is not None else 0
         if dim is not None:
             (head.dim,) = checked_sizes([dim], "dim", head.passages.dim)
@@ -216,19 +209,6 @@ def compress(
     if not several:
         return results[None]
     return CompressedHeads(results, curve, time.perf_counter() - begun)
-
-
-def _curve_sizes(head: Sizes, curve_dims: Any, several: bool, in_budget: bool) -> list[int]:
-    """Return the sizes for the curves of a head, which are those it may have in a budget."""
-    largest = head.passages.dim
-    if curve_dims is not None:
-        dims = checked_sizes(curve_dims, "curve_dims", largest)
-        if in_budget and not dims:
-            raise InputError("curve_dims must not be empty beside total: a head has one of them")
-        return dims
-    if in_budget:
-        return sorted({max(1, round(largest * part / 8)) for part in range(1, 9)})
-    return [] if several else powers_of_two(largest)
 
 
 def shared_out(

@@ -49,8 +49,7 @@ class StoredMaps(NamedTuple):
         """
         q = round_to(attention.Q @ self.P_q, self.dtype)
         k = round_to(attention.K @ self.P_k, self.dtype)
-        options: dict[str, Any] = {**vars(attention.options), "scale": 1.0}
-        return Attention(q, k, **options)
+        return Attention(q, k, **{**vars(attention.options), "scale": 1.0})
 
 
 class Closeness(NamedTuple):
@@ -70,8 +69,9 @@ class Closeness(NamedTuple):
         """Return that of rows with these distances; nothing is lost where there are none."""
         if not tv.size:
             return cls(0.0, 0.0, 0.0, 0.0)
-        percentile = float(np.quantile(tv, 0.95))
-        return cls(float(tv.mean()), percentile, float(tv.max()), float(kl.mean()))
+        return cls(
+            float(tv.mean()), float(np.quantile(tv, 0.95)), float(tv.max()), float(kl.mean())
+        )
 
 
 def by_eighths(values: FloatArray, places: NDArray[np.intp], length: int) -> NDArray[np.float64]:

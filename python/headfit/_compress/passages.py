@@ -220,8 +220,7 @@ class Parts:
         middle = 0
         if validation > 0 and rest > 1:
             middle = int(np.clip(round(validation * rest), 1, rest - 1))
-        first = rest - middle
-        return cls(*(np.sort(part) for part in np.split(order, [first, rest])))
+        return cls(*(np.sort(part) for part in np.split(order, [rest - middle, rest])))
 
     @property
     def choosing(self) -> NDArray[np.intp]:

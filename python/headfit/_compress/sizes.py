@@ -16,8 +16,9 @@ from headfit._compress.free_maps import FreeMaps
 from headfit._compress.maps import Closeness, Maps, StoredMaps, identity, judged
 from headfit._compress.passages import Parts, Passages
 from headfit._compress.result import Compressed
-from headfit._shrink.descent import Running, smallest_size
+from headfit._shrink.descent import Running, checked_sizes, powers_of_two, smallest_size
 from headfit._shrink.result import TvCurve
+from headfit.errors import InputError
 
 DESCENT, SMALLER = "descent", "size "
 
@@ -48,11 +49,24 @@ class Sizes:
 
     def __init__(self, passages: Passages, shares: tuple[float, float], running: Running) -> None:
         self.passages, self.running = passages, running
-        count, generator = len(passages.attentions), as_generator(running.seed)
-        self.parts = Parts.of(count, *shares, generator)
+        self.parts = Parts.of(len(passages.attentions), *shares, as_generator(running.seed))
         self.tried: dict[int, MapsOfSize] = {}
         self.dims: list[int] = []  # the sizes of the curves
         self.dim, self.stopped, self.seconds = 0, "one size", 0.0
+
+    def curve_sizes(self, given: Any, several: bool, in_budget: bool) -> list[int]:
+        """Return the sizes for the curves, which are those that the head may have in a budget."""
+        largest = self.passages.dim
+        if given is not None:
+            dims = checked_sizes(given, "curve_dims", largest)
+            if in_budget and not dims:
+                raise InputError(
+                    "curve_dims must not be empty beside total: a head has one of them"
+                )
+            return dims
+        if in_budget:
+            return sorted({max(1, round(largest * part / 8)) for part in range(1, 9)})
+        return [] if several else powers_of_two(largest)
 
     @cached_property
     def chosen_by(self) -> list[Attention]:

@@ -89,9 +89,11 @@ class IndexQuality(Shown):
             "share_worst": low[2], "gain": (found - kept).sum() / beyond if beyond > 0 else 1,
             "recall": recall.mean(), "heaviest": heaviest.mean(), "kl": kl,
         }  # fmt: skip
-        plain = {name: float(value) for name, value in figures.items()}
-        each = by_eighths(share, place[chosen], place.max() + 1)
-        return cls(rows=share.size, **plain, share_by_position=each)
+        return cls(
+            rows=share.size,
+            **{name: float(value) for name, value in figures.items()},
+            share_by_position=by_eighths(share, place[chosen], place.max() + 1),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return all as plain Python values, for JSON."""
@@ -351,14 +353,14 @@ class Index(Result):
         return attention
 
     def _facts(self) -> dict[str, str]:
-        facts = {
+        qualities = {"finds": self.quality, **self.others}
+        return {
             "index": f"size {len(self.P_k)} -> {self.dim}, {self.dtype}, form {self.form!r}: "
             f"{self.bytes:g} bytes per key",
             "keys": f"{self.keys} a row, the last {self.window} and the first {self.first} always",
+            **{name: quality._facts()["finds"] for name, quality in qualities.items()},
+            "time": f"{self.seconds:.3g} s",
         }
-        for name, quality in {"finds": self.quality, **self.others}.items():
-            facts[name] = quality._facts()["finds"]
-        return {**facts, "time": f"{self.seconds:.3g} s"}
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -161,8 +161,10 @@ class Recorder(Running):
             elif getattr(module, "reorder_and_upcast_attn", False):
                 why = "computes attention itself: reorder_and_upcast_attn=True"
             elif model.training and getattr(module, "gradient_checkpointing", False):
-                why = "recomputes its layers in the backward pass; call "
-                why += "model.gradient_checkpointing_disable() before capture"
+                why = (
+                    "recomputes its layers in the backward pass; call "
+                    "model.gradient_checkpointing_disable() before capture"
+                )
             if why:
                 raise CaptureError(f"{self.names[id(module)]} {why}")
         if check and model.training:

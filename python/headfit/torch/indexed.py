@@ -6,16 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from headfit._base.arguments import thread_count
 from headfit._index.result import Index
-from headfit.errors import CaptureError, InputError
+from headfit.errors import InputError
 from headfit.torch.call import Call, key_head
 from headfit.torch.capture import Recorder
 from headfit.torch.captured import CapturedHeads
 from headfit.torch.observed import ObservedCall, by_name, observed_call
-from headfit.torch.smaller_heads import by_layer, running
+from headfit.torch.smaller_heads import by_layer, count_call, running
 
 
 @contextmanager
@@ -98,12 +97,7 @@ class _Selecting(Recorder):
         """Call a layer's own function, of a layer with indexes with a mask of what they select."""
         if layer not in self.indexes:
             return function(*args, **kwargs)
-        if function is F.multi_head_attention_forward:
-            raise CaptureError(
-                f"{layer}: MultiheadAttention makes its mask itself; no other can be put in its "
-                "place"
-            )
-        self.calls[layer] += 1
+        count_call(self.calls, layer, function, "mask")
         seen = observed_call(layer, module, function, args, kwargs, kind)
         given = by_name(kind, args, kwargs)
         mask = "attn_mask" if kind is None else "attention_mask"

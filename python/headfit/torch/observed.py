@@ -90,8 +90,7 @@ def observed_call(
     """Return the attention of a call that comes to `Running.take`."""
     if kind is not None:
         return transformers_call(layer, module, kind, args, kwargs)
-    is_multi_head = function is F.multi_head_attention_forward
-    read = multi_head_call if is_multi_head else dot_product_call
+    read = multi_head_call if function is F.multi_head_attention_forward else dot_product_call
     return read(layer, module, args, kwargs)
 
 

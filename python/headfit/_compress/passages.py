@@ -217,9 +217,7 @@ class Parts:
             return cls(order, order[1:], order[1:])
         last = int(np.clip(round(held_out * count), 1, count - 1))
         rest = count - last
-        middle = 0
-        if validation > 0 and rest > 1:
-            middle = int(np.clip(round(validation * rest), 1, rest - 1))
+        middle = min(max(round(validation * rest), int(validation > 0)), rest - 1)
         return cls(*(np.sort(part) for part in np.split(order, [rest - middle, rest])))
 
     @property

@@ -163,18 +163,12 @@ class Sizes:
         held_out, parts, size = self.passages.part(self.parts.held_out), self.parts, self.tried[dim]
         curves: dict[str, dict[int, Closeness]] = {}
         for d, of_size in sorted(self.tried.items()):
-            distances = {
-                name: self._judged(maps, held_out)
-                for name, maps in of_size.candidates.items()
-                if name == of_size.taken or not name.startswith(SMALLER)
-            }
-            distances["taken"] = distances[of_size.taken]
-            for name, closeness in distances.items():
+            for name, maps in {**of_size.candidates, "taken": of_size.maps}.items():
                 if not name.startswith(SMALLER):
-                    curves.setdefault(name, {})[d] = closeness
-        maps, closeness = self._stored(size.maps), curves["taken"][dim]
+                    curves.setdefault(name, {})[d] = self._judged(maps, held_out)
+        closeness = curves["taken"][dim]
         return Compressed(
-            **maps._asdict(),
+            **self._stored(size.maps)._asdict(),
             dim=dim,
             original_dim=self.passages.dim,
             original_scale=self.passages.scale,

@@ -282,11 +282,10 @@ def closest(
     shape, dtype = original.shape, original.dtype
     need = dtype.itemsize * sum(shape) * dim * (3 * dim + 40)
     require_memory(need, f"a smaller head of size dim = {dim}")
-    if start is None:
-        start = original.svd(dim, running.seed)
     rng = np.random.default_rng(running.seed)
     first_q, first_k = (
-        np.ascontiguousarray(padded_with_noise(x, dim, rng), dtype=dtype) for x in start
+        np.ascontiguousarray(padded_with_noise(x, dim, rng), dtype=dtype)
+        for x in start or original.svd(dim, running.seed)
     )
     q, k, kl, report = _core.fit_soft(
         core_target_of(original.target, original.mask),

@@ -1,7 +1,5 @@
 """`smaller_heads`: a PyTorch model that attends with smaller queries and keys."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +26,7 @@ class SmallerHeads:
         How often each of the layers with maps was called.
     """
 
-    maps: dict[str, _LayerMaps] = field(repr=False)
+    maps: "dict[str, _LayerMaps]" = field(repr=False)
     layers: dict[str, int] = field(default_factory=dict)
 
     @property

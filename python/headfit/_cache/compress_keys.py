@@ -1,48 +1,32 @@
 """Smaller caches of keys: latents of a few bits for all key heads of a layer."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, HeadLike
-from headfit._attention.logits import LogitOptions
-from headfit._base.arguments import (
-    as_count,
-    as_generator,
-    as_number,
-    check_callable,
-    seed_from,
-    shown,
-    thread_count,
-)
+from headfit._attention.attention import HeadLike
+from headfit._base.arguments import as_count, as_number, shown
 from headfit._base.calls import standard_arithmetic
-from headfit._base.positions import Positions, Rotary, as_positions, turn
+from headfit._base.positions import Positions, turn
 from headfit._base.types import ArrayLike, PositionLike, Seed
 from headfit._cache.packing import STEP_BYTES
 from headfit._cache.result import CompressedKeys, CompressedLayers
 from headfit._compress.free_maps import Moment
-from headfit._compress.maps import Closeness
-from headfit._compress.passages import (
-    Parts,
-    attentions_of,
-    checked_shares,
-    rotated_float32,
-)
+from headfit._compress.maps import Closeness, by_eighths
+from headfit._compress.passages import Divided, checked_shares, given_alone, of_each
 from headfit._fit.learned import effort_steps
+from headfit._shrink.descent import Running
 from headfit.errors import InputError
 
 EFFORTS = {"low": 80, "medium": 320, "high": 1280}
 SHARE = 0.275  # of D: the bytes of a key where a call does not say
 ROWS = 96  # of one passage in every step
-PARTS = 8  # of the positions of a passage, for which the divergence is reported
 
 
 @standard_arithmetic()
@@ -149,55 +133,33 @@ def compress_keys(
     begun = time.perf_counter()
     if not isinstance(layers, Mapping) or not layers:
         raise InputError(f"layers must be a mapping of passages, not empty; got {shown(layers)}")
-    held_out, validation = checked_shares(held_out, validation)
-    steps, seed = effort_steps(effort, EFFORTS, least=0), seed_from(rng)
-    check_callable(callback, "callback")
-    threads = thread_count(num_threads)
-    found: list[_Layer] = []
-    options: list[Any] = []
-    for name, own in layers.items():
-        try:
-            layer = _Layer.of(own, rotated, held_out, validation, seed)
-            sizes = layer.sizes(bytes, rank, bits)
-        except InputError as error:
-            raise type(error)(f"layer {shown(name)}: {error}") from error
-        found.append(layer)
-        options.append(_core.LatentOptions(**sizes, steps=steps, rows=ROWS, seed=seed))
+    shares = checked_shares(held_out, validation)
+    running = Running.of(effort=effort, callback=callback, rng=rng, num_threads=num_threads)
+    steps = effort_steps(effort, EFFORTS, least=0)
+
+    def checked(own: Any) -> tuple[_Layer, _core.LatentOptions]:
+        layer = _Layer.divided(given_alone(own), rotated, shares, running.seed)
+        sizes = layer.sizes(bytes, rank, bits)
+        return layer, _core.LatentOptions(**sizes, steps=steps, rows=ROWS, seed=running.seed)
+
+    found, options = zip(*of_each(layers, "layer", checked).values(), strict=True)
     names = list(layers)
     done = None if callback is None else lambda at, kl: callback(names[at], kl)
-    fits = _core.fit_layers([layer.core() for layer in found], options, done, threads)
-    results = [layer.result(fit, threads) for layer, fit in zip(found, fits, strict=True)]
+    fits = _core.fit_layers([layer.core() for layer in found], options, done, running.threads)
+    results = [layer.result(fit, running.threads) for layer, fit in zip(found, fits, strict=True)]
     return CompressedLayers(dict(zip(names, results, strict=True)), time.perf_counter() - begun)
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """A layer in some passages: float32, with positions applied."""
-
-    passages: list[Attention]
-    rotary: Rotary | None
-    parts: Parts
-
-    @classmethod
-    def of(
-        cls, passages: Any, rotated: Any, held_out: float, validation: float, seed: int
-    ) -> _Layer:
-        """Check passages."""
-        given = attentions_of(passages, None, LogitOptions())
-        if not given:
-            raise InputError("there must be a passage at least; got none")
-        passages, rotary = rotated_float32(given, rotated)
-        parts = Parts.of(len(given), held_out, validation, as_generator(seed))
-        return cls(passages, rotary, parts)
+class _Layer(Divided):
+    """A layer in some passages."""
 
     @property
     def key_heads(self) -> int:
-        k = self.passages[0].stored[1]
-        return len(k) if k.ndim == 3 else 1
+        return math.prod(self.attentions[0].stored[1].shape[:-2])
 
     def sizes(self, bytes: Any, rank: Any, bits: Any) -> dict[str, Any]:
         """Return the sizes of the latents as the core takes them."""
-        heads, dim = self.key_heads, self.passages[0].dim
+        heads, dim = self.key_heads, self.dim
         if rank is None and bits is None:
             least = (STEP_BYTES + 1) / heads
             size = max(least, SHARE * dim) if bytes is None else as_number(bytes, "bytes")
@@ -217,47 +179,39 @@ class _Layer:
 
     def core(self) -> Any:
         """Return the passages that are fitted, and after them those that choose."""
-        positions = Positions()
-        if self.rotary is not None:
-            shape = (0, max(a.m for a in self.passages))
-            dim = self.passages[0].dim
-            positions = as_positions(self.rotary.position, (), shape, dim, np.float32)
-        spectrum = _spectrum([self._flat_keys(i, positions) for i in self.parts.calibration])
-        order = (*self.parts.calibration, *self.parts.validation)
-        cores = [self.passages[i].core for i in order]
+        positions = self.turns(max(a.m for a in self.attentions))
+        fitted = self.part(self.parts.calibration)
+        spectrum = _spectrum([_flat_keys(attention.K, positions) for attention in fitted])
         return _core.LayerPassages(
-            cores, positions.table, positions.halves, spectrum, self.parts.validation.size
+            self.fitted, positions.table, positions.halves, spectrum, self.parts.validation.size
         )
-
-    def _flat_keys(self, passage: int, positions: Positions) -> NDArray[np.float32]:
-        """Return the keys of all heads side by side, before positions."""
-        k = self.passages[passage].K
-        if positions.table is not None:
-            cosines, sines = np.hsplit(positions.table[: k.shape[-2]], 2)
-            k = turn(k, cosines, -sines, positions.halves, np.empty_like(k))
-        return k if k.ndim == 2 else np.hstack(list(k))
 
     def result(self, fit: Any, threads: int) -> CompressedKeys:
         """Judge maps on the held-out passages, or on the only one."""
         bits, (encode, decode, mean), start, loss, seconds = fit
         found = CompressedKeys(
-            encode, decode, mean[0], tuple(bits) or None, self.key_heads,
-            None if self.rotary is None else self.rotary.position,
+            encode, decode, mean[0], tuple(bits) or None, self.key_heads, self.position,
             **vars(self.parts), start_kl=start, validation_kl=loss, seconds=seconds,
         )  # fmt: skip
-        places = self.parts.held_out if self.parts.held_out.size else self.parts.calibration
-        originals = [self.passages[i] for i in places]
+        originals = self.part(self.parts.judging)
         smaller = [found.apply(a).core for a in originals]
         kl, tv, attends = _core.compare_heads([a.core for a in originals], smaller, threads)
         longest, heads = max(a.n for a in originals), math.prod(originals[0].lead)
         rows = np.concatenate([np.tile(np.arange(a.n), heads) for a in originals])
-        kl, tv, part = kl[attends], tv[attends], rows[attends] * PARTS // longest
+        kl, tv = kl[attends], tv[attends]
         tv_mean, tv_95, tv_worst, mean_kl = Closeness.of(kl, tv)
-        with np.errstate(invalid="ignore"):
-            each = np.bincount(part, kl, PARTS) / np.bincount(part, minlength=PARTS)
+        each = by_eighths(kl, rows[attends], longest)
         return replace(
             found, kl=mean_kl, tv_mean=tv_mean, tv_95=tv_95, tv_worst=tv_worst, kl_by_position=each
         )
+
+
+def _flat_keys(k: NDArray[np.float32], positions: Positions) -> NDArray[np.float32]:
+    """Return the keys of all heads side by side, before positions."""
+    if positions.table is not None:
+        cosines, sines = np.hsplit(positions.table[: k.shape[-2]], 2)
+        k = turn(k, cosines, -sines, positions.halves, np.empty_like(k))
+    return k if k.ndim == 2 else np.hstack(list(k))
 
 
 def _spectrum(keys: list[NDArray[np.float32]]) -> tuple[Moment, Moment, Moment]:

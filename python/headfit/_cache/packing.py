@@ -4,11 +4,9 @@ A token takes the bits of its latents, first the lowest bit of each, then the ne
 have more than one, and so on, and after them its step in float16. Latents without bits are float16.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from headfit import _core
 from headfit._base.positions import turn
@@ -33,7 +31,7 @@ class Packing:
         """The library of the arrays."""
         return sys.modules[type(self.decode).__module__.split(".")[0]]
 
-    def on(self, array: Any) -> Packing:
+    def on(self, array: Any) -> Self:
         """Return the same with arrays of another library, made by `array`."""
         names = ("encode", "decode", "mean", "frequencies")
         arrays = {name: x for name in names if (x := getattr(self, name)) is not None}

@@ -1,10 +1,8 @@
 """Keys of a layer in few bytes: what is stored, what is read, and how close attention stays."""
 
-import json
 import math
-from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +11,16 @@ from headfit._attention.attention import Attention
 from headfit._base.arguments import as_count, shown
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import Shown, plain_dict
+from headfit._base.display import plain_dict
 from headfit._cache.packing import Packing
-from headfit._fit.file_formats import write_head
-from headfit._shrink.result import as_text
+from headfit._shrink.result import Result, ResultByName
 from headfit.errors import InputError
 
 MAPS = ("encode", "decode", "mean")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CompressedKeys(Shown):
+class CompressedKeys(Result):
     """How the keys of a layer are stored in few bytes, and how close attention stays.
 
     Attributes
@@ -171,8 +168,7 @@ class CompressedKeys(Shown):
             For arguments that do not fit.
         """
         attention = Attention.of(Q, K, **options).rotated()
-        keys = self.read(self.store(attention.K))
-        keys = keys if attention.K.ndim == 3 else keys[0]
+        keys = self.read(self.store(attention.K)).reshape(attention.K.shape)
         return Attention(attention.Q, keys, **vars(attention.options))
 
     def tensors(self, W_K: Any = None) -> dict[str, NDArray[Any]]:
@@ -219,9 +215,8 @@ class CompressedKeys(Shown):
         ImportError
             Without the package safetensors, where the suffix asks for it.
         """
-        about = {"compressed_keys": 1, "key_heads": self.key_heads, "kl": self.kl,
-                 "position": self.position}  # fmt: skip
-        write_head(path, self.tensors(W_K), json.dumps(about), "float32")
+        names = ("key_heads", "kl", "position")
+        self._write(path, self.tensors(W_K), "compressed_keys", names, "float32")
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""
@@ -240,12 +235,9 @@ class CompressedKeys(Shown):
             "time": f"{self.seconds:.3g} s",
         }
 
-    def __repr__(self) -> str:
-        return as_text(self, "keys", "time")
-
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CompressedLayers(Shown):
+class CompressedLayers(ResultByName[CompressedKeys]):
     """How the keys of the layers of a model are stored.
 
     Attributes
@@ -258,24 +250,17 @@ class CompressedLayers(Shown):
 
     layers: dict[Any, CompressedKeys]
     seconds: float
-
-    def __getitem__(self, name: Hashable) -> CompressedKeys:
-        return self.layers[name]
+    _field: ClassVar = "layers"
 
     @property
     def bytes(self) -> float:
         """The mean over layers of the bytes that are stored of a token for each key head."""
-        return float(np.mean([layer.bytes for layer in self.layers.values()]))
+        return self._mean("bytes")
 
     @property
     def kl(self) -> float:
         """The mean over layers of their KL divergence on held-out passages."""
-        return float(np.mean([layer.kl for layer in self.layers.values()]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures of all layers as plain Python values, for JSON; without their maps."""
-        layers = {name: layer.to_dict() for name, layer in self.layers.items()}
-        return plain_dict({"layers": layers, "bytes": self.bytes, "seconds": self.seconds})
+        return self._mean("kl")
 
     def _facts(self) -> dict[str, str]:
         layers = self.layers.values()
@@ -285,6 +270,3 @@ class CompressedLayers(Shown):
             "on held-out passages": f"KL mean {self.kl:.3g}, of the worst layer {worst:.3g}",
             "time": f"{self.seconds:.3g} s",
         }
-
-    def __repr__(self) -> str:
-        return as_text(self, "keys", "time")

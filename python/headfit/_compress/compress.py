@@ -12,10 +12,10 @@ from headfit._base.arguments import as_count, check_between
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, Seed
 from headfit._compress.maps import Closeness
-from headfit._compress.passages import Passages, checked_shares
+from headfit._compress.passages import Passages, checked_shares, of_each
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._compress.sizes import Sizes
-from headfit._shrink.descent import TV, Callback, Running, SizeKeywords, powers_of_two
+from headfit._shrink.descent import TV, Callback, Running, SizeKeywords, checked_sizes
 from headfit._shrink.result import TvCurve
 from headfit.errors import InputError
 
@@ -180,25 +180,20 @@ def compress(
         raise InputError("total must be given beside a mapping of heads: these are passages of one")
     if K is not None and several:
         raise InputError("K must not be given beside a mapping of heads, which have their own")
-    if several and not passages:
-        raise InputError("passages must not be an empty mapping")
     bound = check_between(TV if tv is None else tv, "tv", 0, 1) if first == "tv" else None
-    held_out, validation = checked_shares(held_out, validation)
+    shares = checked_shares(held_out, validation)
     running = Running.of(dtype, effort, time_limit, callback, rng, num_threads)
     of_heads = LogitOptions(**options)
-    heads: dict[Any, Sizes] = {}
-    for name, own in passages.items() if several else [(None, passages)]:
-        try:
-            head = Sizes(Passages.of(own, K, of_heads), held_out, validation, running)
-            head.dims = _curve_sizes(head, curve_dims, several, total is not None)
-            head.dim = min(head.dims) if total is not None else 0
-            if dim is not None:
-                (head.dim,) = head.checked([dim], "dim")
-        except InputError as error:
-            if not several:
-                raise
-            raise type(error)(f"head {name}: {error}") from error
-        heads[name] = head
+
+    def checked(own: Any) -> Sizes:
+        head = Sizes(Passages.of(own, K, of_heads), shares, running)
+        head.dims = head.curve_sizes(curve_dims, several, total is not None)
+        head.dim = min(head.dims) if total is not None else 0
+        if dim is not None:
+            (head.dim,) = checked_sizes([dim], "dim", head.passages.dim)
+        return head
+
+    heads = of_each(passages, "head", checked, str)
     if total is not None:
         total = as_count(total, "total", sum(head.dim for head in heads.values()))
     for head in heads.values():
@@ -214,19 +209,6 @@ def compress(
     if not several:
         return results[None]
     return CompressedHeads(results, curve, time.perf_counter() - begun)
-
-
-def _curve_sizes(head: Sizes, curve_dims: Any, several: bool, in_budget: bool) -> list[int]:
-    """Return the sizes for the curves of a head, which are those it may have in a budget."""
-    if curve_dims is not None:
-        dims = head.checked(curve_dims, "curve_dims")
-        if in_budget and not dims:
-            raise InputError("curve_dims must not be empty beside total: a head has one of them")
-        return dims
-    largest = head.passages.dim
-    if in_budget:
-        return sorted({max(1, round(largest * part / 8)) for part in range(1, 9)})
-    return [] if several else powers_of_two(largest)
 
 
 def shared_out(

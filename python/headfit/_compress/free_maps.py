@@ -6,10 +6,9 @@ and C_k: with U S V^T the truncated SVD of scale C_q^(1/2) C_k^(1/2), P_q = C_q^
 P_k = C_k^(-1/2) V S^(1/2). They differ in the second moment of the keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +43,7 @@ class ClosedForm:
     keys: tuple[Moment, Moment]
 
     @classmethod
-    def of(cls, queries: Sequence[Moment], keys: Moment) -> ClosedForm:
+    def of(cls, queries: Sequence[Moment], keys: Moment) -> Self:
         """Take the roots of the moments."""
         return cls(tuple(roots(q) for q in queries), roots(keys))
 
@@ -101,12 +100,9 @@ class FreeMaps:
         silent[: -self.dim, maps.shape[1] :] = 0
         return {"extended": extended, "silent": silent}
 
-    def padded(self, maps: Maps, dim: int) -> Maps:
-        """Return maps with zero columns."""
-        return np.pad(maps, ((0, 0), (0, dim - maps.shape[1])))
-
     def descend(self, start: Maps, judge: _core.CompressLoss | None, running: Running) -> Descended:
         """Descend the loss of the calibration passages by the core."""
         limits = _core.DescentLimits(**running.limits())
-        descended = Descended.of(self.loss, judge, start, limits, running.threads)
-        return replace(descended, judged=self.nearest.balanced(descended.judged))
+        maps, judged, history, report = self.loss.fit(judge, start, limits, running.threads)
+        judged = self.nearest.balanced(judged)
+        return Descended(maps, judged, float(history[0]), float(history[-1]), report)

@@ -1,10 +1,8 @@
 """Maps of queries and keys: as one matrix, as users get them, and how far they leave attention."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +13,8 @@ from headfit._base.arrays import FloatArray, round_to
 
 Maps = NDArray[np.float64]
 """P_q of each query head, D rows each, and below them P_k: one matrix of d columns."""
+
+PARTS = 8  # of the positions of a passage, for which means are reported
 
 
 def split(maps: NDArray[Any], heads: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -36,7 +36,7 @@ class StoredMaps(NamedTuple):
     dtype: str
 
     @classmethod
-    def of(cls, maps: Maps, lead: tuple[int, ...], dtype: str) -> StoredMaps:
+    def of(cls, maps: Maps, lead: tuple[int, ...], dtype: str) -> Self:
         """Round maps to the numbers of a dtype."""
         p_q, p_k = split(maps, lead[0] if lead else 1)
         return cls(round_to(p_q if lead else p_q[0], dtype), round_to(p_k, dtype), dtype)
@@ -49,8 +49,7 @@ class StoredMaps(NamedTuple):
         """
         q = round_to(attention.Q @ self.P_q, self.dtype)
         k = round_to(attention.K @ self.P_k, self.dtype)
-        options: dict[str, Any] = {**vars(attention.options), "scale": 1.0}
-        return Attention(q, k, **options)
+        return Attention(q, k, **{**vars(attention.options), "scale": 1.0})
 
 
 class Closeness(NamedTuple):
@@ -66,12 +65,20 @@ class Closeness(NamedTuple):
     kl_mean: float
 
     @classmethod
-    def of(cls, kl: FloatArray, tv: FloatArray) -> Closeness:
+    def of(cls, kl: FloatArray, tv: FloatArray) -> Self:
         """Return that of rows with these distances; nothing is lost where there are none."""
         if not tv.size:
             return cls(0.0, 0.0, 0.0, 0.0)
-        percentile = float(np.quantile(tv, 0.95))
-        return cls(float(tv.mean()), percentile, float(tv.max()), float(kl.mean()))
+        return cls(
+            float(tv.mean()), float(np.quantile(tv, 0.95)), float(tv.max()), float(kl.mean())
+        )
+
+
+def by_eighths(values: FloatArray, places: NDArray[np.intp], length: int) -> NDArray[np.float64]:
+    """Return the mean of values in each eighth of the positions; NaN where there are none."""
+    part = places * PARTS // length
+    with np.errstate(invalid="ignore"):
+        return np.bincount(part, values, PARTS) / np.bincount(part, minlength=PARTS)
 
 
 def judged(passages: Sequence[Attention], maps: StoredMaps, threads: int) -> Closeness:
@@ -90,9 +97,3 @@ class Descended:
     first: float  # the loss at the start
     last: float  # the loss of `maps`
     report: dict[str, Any]
-
-    @classmethod
-    def of(cls, loss: _core.CompressLoss, *arguments: Any) -> Descended:
-        """Descend a loss by the core."""
-        maps, judged, history, report = loss.fit(*arguments)
-        return cls(maps, judged, float(history[0]), float(history[-1]), report)

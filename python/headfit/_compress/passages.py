@@ -1,22 +1,42 @@
 """The passages of a head: what users pass, checked once, and how they are divided."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.logits import LogitOptions
-from headfit._base.arguments import as_number, check_between, shown
+from headfit._base.arguments import as_generator, as_number, check_between, shown
 from headfit._base.arrays import as_array, as_stored_array, check_finite, is_sparse
-from headfit._base.positions import Rotary, as_rotary
+from headfit._base.positions import Positions, Rotary, as_positions, as_rotary
 from headfit.errors import InputError
 
 FORMS = "pairs (Q, K), Attentions, or an array of the queries of all passages with K beside it"
+
+Made = TypeVar("Made")
+
+
+def of_each(
+    passages: Any, what: str, make: Callable[[Any], Made], named: Callable[[Any], str] = shown
+) -> dict[Any, Made]:
+    """Return what is made of the passages of each head of a mapping, by its name; errors have it.
+
+    Passages of one head are those of None.
+    """
+    if not isinstance(passages, Mapping):
+        return {None: make(passages)}
+    if not passages:
+        raise InputError("passages must not be an empty mapping")
+    made: dict[Any, Made] = {}
+    for name, own in passages.items():
+        try:
+            made[name] = make(own)
+        except InputError as error:
+            raise type(error)(f"{what} {named(name)}: {error}") from error
+    return made
 
 
 @dataclass(frozen=True)
@@ -28,10 +48,10 @@ class Passages:
     """
 
     attentions: tuple[Attention, ...]
-    rotary: bool = False  # whether there were rotary positions
+    rotary: Rotary | None  # positions of some passage that had such
 
     @classmethod
-    def of(cls, passages: Any, K: Any, options: LogitOptions) -> Passages:
+    def of(cls, passages: Any, K: Any, options: LogitOptions) -> Self:
         """Check what a user passes."""
         heads = [with_shared_keys(a, i) for i, a in enumerate(attentions_of(passages, K, options))]
         if len(heads) < 2:
@@ -43,7 +63,7 @@ class Passages:
         dtype = np.result_type(*(a.dtype for a in heads))
         return cls(
             tuple(as_dtype(a.rotated(), dtype) for a in heads),
-            any(as_rotary(a.position, a.dim) for a in heads),
+            next(filter(None, (as_rotary(a.position, a.dim) for a in heads)), None),
         )
 
     @property
@@ -69,6 +89,14 @@ class Passages:
     def part(self, places: NDArray[np.intp]) -> list[Attention]:
         """Return some of the passages."""
         return [self.attentions[i] for i in places]
+
+
+def given_alone(passages: Any) -> list[Attention]:
+    """Return passages that users give without options as attentions; at least one."""
+    given = attentions_of(passages, None, LogitOptions())
+    if not given:
+        raise InputError("passages must be one at least; got none")
+    return given
 
 
 def attentions_of(passages: Any, K: Any, options: LogitOptions) -> list[Attention]:
@@ -159,41 +187,6 @@ def as_dtype(attention: Attention, dtype: Any) -> Attention:
     return Attention(q, k, **vars(attention.options))
 
 
-def rotated_float32(
-    given: Sequence[Attention], rotated: Any
-) -> tuple[list[Attention], Rotary | None]:
-    """Return passages of the same heads in float32 with positions applied, and these positions.
-
-    `rotated` are positions that have been applied already.
-    """
-    check_same_head(given)
-    rotaries = [as_rotary(a.position, a.dim) for a in given]
-    own = {r.position if r else None for r in rotaries}
-    keys = {a.stored[1].shape[:-2] for a in given}
-    if len(own) > 1 or len(keys) > 1:
-        raise InputError(
-            "passages must be of one layer, with as many key heads and the same rotary "
-            f"positions; got key heads {sorted(keys)} and positions {shown(list(own))}"
-        )
-    (position,) = own
-    if rotated is not None and position is not None:
-        raise InputError("rotated must not be given beside passages with rotary positions")
-    rotary = as_rotary(position if rotated is None else rotated, given[0].dim)
-    if rotated is not None and rotary is None:
-        raise InputError(f"rotated must be a rotary position; got {shown(rotated)}")
-    with np.errstate(over="ignore"):
-        passages = [as_dtype(a.rotated(), np.float32) for a in given]
-    for i, attention in enumerate(passages):
-        for name, x in zip(("Q", "K"), attention.stored, strict=True):
-            if x.ndim > 3 or x.size == 0:
-                raise InputError(
-                    f"{name} must have shape (heads, n, D), and not be empty; got {x.shape} in "
-                    f"passage {i}"
-                )
-            check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {i}, in float32,")
-    return passages, rotary
-
-
 def checked_shares(held_out: Any, validation: Any) -> tuple[float, float]:
     """Return the shares of passages that judge, and of the others that choose."""
     validation = as_number(validation, "validation")
@@ -214,7 +207,7 @@ class Parts:
     held_out: NDArray[np.intp]
 
     @classmethod
-    def of(cls, count: int, held_out: float, validation: float, rng: np.random.Generator) -> Parts:
+    def of(cls, count: int, held_out: float, validation: float, rng: np.random.Generator) -> Self:
         """Divide passages at random. Every part that is asked for has at least one.
 
         A single passage is fitted.
@@ -224,8 +217,72 @@ class Parts:
             return cls(order, order[1:], order[1:])
         last = int(np.clip(round(held_out * count), 1, count - 1))
         rest = count - last
-        middle = 0
-        if validation > 0 and rest > 1:
-            middle = int(np.clip(round(validation * rest), 1, rest - 1))
-        first = rest - middle
-        return cls(*(np.sort(part) for part in np.split(order, [first, rest])))
+        middle = min(max(round(validation * rest), int(validation > 0)), rest - 1)
+        return cls(*(np.sort(part) for part in np.split(order, [rest - middle, rest])))
+
+    @property
+    def choosing(self) -> NDArray[np.intp]:
+        """Those that choose: of validation, or the fitted ones where there are none."""
+        return self.validation if self.validation.size else self.calibration
+
+    @property
+    def judging(self) -> NDArray[np.intp]:
+        """Those that judge: held out, or the only one."""
+        return self.held_out if self.held_out.size else self.calibration
+
+
+@dataclass(frozen=True)
+class Divided(Passages):
+    """Passages in float32 with the same rotary positions, and how they are divided.
+
+    Keys may be of several heads here, with the leading axis heads.
+    """
+
+    parts: Parts
+
+    @classmethod
+    def divided(
+        cls, given: Sequence[Attention], rotated: Any, shares: tuple[float, float], seed: int
+    ) -> Self:
+        """Check passages; `rotated` are positions that have been applied already."""
+        check_same_head(given)
+        rotaries = [as_rotary(a.position, a.dim) for a in given]
+        own = {r.position if r else None for r in rotaries}
+        keys = {a.stored[1].shape[:-2] for a in given}
+        if len(own) > 1 or len(keys) > 1:
+            raise InputError(
+                "passages must be of one layer, with as many key heads and the same rotary "
+                f"positions; got key heads {sorted(keys)} and positions {shown(list(own))}"
+            )
+        (position,) = own
+        if rotated is not None and position is not None:
+            raise InputError("rotated must not be given beside passages with rotary positions")
+        rotary = as_rotary(position if rotated is None else rotated, given[0].dim)
+        if rotated is not None and rotary is None:
+            raise InputError(f"rotated must be a rotary position; got {shown(rotated)}")
+        with np.errstate(over="ignore"):
+            passages = [as_dtype(a.rotated(), np.float32) for a in given]
+        for i, attention in enumerate(passages):
+            for name, x in zip(("Q", "K"), attention.stored, strict=True):
+                if x.ndim > 3 or x.size == 0:
+                    raise InputError(
+                        f"{name} must have shape (heads, n, D), and not be empty; got {x.shape} in "
+                        f"passage {i}"
+                    )
+                check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {i}, in float32,")
+        return cls(tuple(passages), rotary, Parts.of(len(given), *shares, as_generator(seed)))
+
+    @property
+    def position(self) -> tuple[str, tuple[float, ...]] | None:
+        """The rotary positions, as an argument."""
+        return None if self.rotary is None else self.rotary.position
+
+    def turns(self, count: int) -> Positions:
+        """Return by which angles positions below a number are turned."""
+        return as_positions(self.position, (), (0, count), self.dim, np.float32)
+
+    @property
+    def fitted(self) -> list[Any]:
+        """The passages that are fitted, and after them those that choose, for the core."""
+        parts = self.parts
+        return [self.attentions[i].core for i in (*parts.calibration, *parts.validation)]

@@ -1,10 +1,9 @@
 """What compressing a head gives: maps, and how close they stay on passages not seen before."""
 
-import json
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +11,9 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention, attention_in
 from headfit._base.arrays import FloatArray, as_float_array, round_to
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import Shown, data_frame, plain_dict
+from headfit._base.display import data_frame, plain_dict
 from headfit._compress.maps import StoredMaps
-from headfit._fit.file_formats import write_head
-from headfit._shrink.result import TvCurve, as_text
+from headfit._shrink.result import Result, ResultByName, TvCurve
 from headfit.errors import InputError
 
 # A result overfits where the held-out divergence is so many times that of the fitted passages, and
@@ -24,7 +22,7 @@ FAR, ENOUGH = 2.0, 1e-4
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Compressed(Shown):
+class Compressed(Result):
     """One smaller head for every input: maps of its queries and keys.
 
     The logits of the smaller head are ``(Q @ P_q) @ (K @ P_k).T``: the scale is part of `P_q`. Its
@@ -216,14 +214,8 @@ class Compressed(Shown):
         ImportError
             Without the package safetensors, where the suffix asks for it.
         """
-        about = {
-            "compressed": 1,
-            "dim": self.dim,
-            "original_dim": self.original_dim,
-            "tv_mean": self.tv_mean,
-            "rotary": self.rotary,
-        }
-        write_head(path, self.tensors(W_Q, W_K), json.dumps(about), self.dtype)
+        names = ("dim", "original_dim", "tv_mean", "rotary")
+        self._write(path, self.tensors(W_Q, W_K), "compressed", names, self.dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""
@@ -236,19 +228,15 @@ class Compressed(Shown):
             "size": size if self.reached else f"NOT within the bound: {size}",
             f"on {self.held_out.size} held-out passages": f"total variation mean "
             f"{self.tv_mean:.3g}, 95% {self.tv_95:.3g}, worst {self.tv_worst:.3g}; "
-            f"KL mean {self.kl:.3g}",
-            "taken": self.taken,
+            f"KL mean {self.kl:.3g}; {self.taken}",
         }
         if self.overfits:
             facts["OVERFITS:"] = f"KL {self.calibration_kl:.3g} on the fitted passages"
         return {**facts, "ended": f"{self.stopped}, {self.seconds:.3g} s"}
 
-    def __repr__(self) -> str:
-        return as_text(self, "size", "taken", "ended")
-
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CompressedHeads(Shown):
+class CompressedHeads(ResultByName[Compressed]):
     """Smaller heads for every input, for all heads of a model.
 
     Attributes
@@ -265,9 +253,7 @@ class CompressedHeads(Shown):
     heads: dict[Any, Compressed]
     curve: TvCurve | None
     seconds: float
-
-    def __getitem__(self, name: Hashable) -> Compressed:
-        return self.heads[name]
+    _figures: ClassVar = ("curve", "seconds", "total", "tv_mean")
 
     @property
     def dims(self) -> dict[Any, int]:
@@ -282,13 +268,7 @@ class CompressedHeads(Shown):
     @property
     def tv_mean(self) -> float:
         """The mean over heads of their mean total variation on held-out passages."""
-        return float(np.mean([head.tv_mean for head in self.heads.values()]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures of all heads as plain Python values, for JSON; without their maps."""
-        heads = {name: head.to_dict() for name, head in self.heads.items()}
-        names = ("curve", "seconds", "total", "tv_mean")
-        return plain_dict({"heads": heads, **{name: getattr(self, name) for name in names}})
+        return self._mean("tv_mean")
 
     def to_pandas(self) -> Any:
         """Return the figures of the heads as a pandas DataFrame with one row per head.
@@ -316,6 +296,3 @@ class CompressedHeads(Shown):
             f"{worst:.3g}",
             "time": f"{self.seconds:.3g} s",
         }
-
-    def __repr__(self) -> str:
-        return as_text(self, "heads", "time")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._base.arguments import as_generator
@@ -14,8 +16,9 @@ from headfit._compress.free_maps import FreeMaps
 from headfit._compress.maps import Closeness, Maps, StoredMaps, identity, judged
 from headfit._compress.passages import Parts, Passages
 from headfit._compress.result import Compressed
-from headfit._shrink.descent import Running, checked_sizes, smallest_size
+from headfit._shrink.descent import Running, checked_sizes, powers_of_two, smallest_size
 from headfit._shrink.result import TvCurve
+from headfit.errors import InputError
 
 DESCENT, SMALLER = "descent", "size "
 
@@ -44,25 +47,31 @@ class Sizes:
     those that choose, and those that judge.
     """
 
-    def __init__(
-        self, passages: Passages, held_out: float, validation: float, running: Running
-    ) -> None:
+    def __init__(self, passages: Passages, shares: tuple[float, float], running: Running) -> None:
         self.passages, self.running = passages, running
-        count, generator = len(passages.attentions), as_generator(running.seed)
-        self.parts = Parts.of(count, held_out, validation, generator)
+        self.parts = Parts.of(len(passages.attentions), *shares, as_generator(running.seed))
         self.tried: dict[int, MapsOfSize] = {}
         self.dims: list[int] = []  # the sizes of the curves
         self.dim, self.stopped, self.seconds = 0, "one size", 0.0
 
-    def checked(self, sizes: Any, name: str) -> list[int]:
-        """Return the sizes of a user."""
-        return checked_sizes(sizes, name, self.passages.dim)
+    def curve_sizes(self, given: Any, several: bool, in_budget: bool) -> list[int]:
+        """Return the sizes for the curves, which are those that the head may have in a budget."""
+        largest = self.passages.dim
+        if given is not None:
+            dims = checked_sizes(given, "curve_dims", largest)
+            if in_budget and not dims:
+                raise InputError(
+                    "curve_dims must not be empty beside total: a head has one of them"
+                )
+            return dims
+        if in_budget:
+            return sorted({max(1, round(largest * part / 8)) for part in range(1, 9)})
+        return [] if several else powers_of_two(largest)
 
     @cached_property
     def chosen_by(self) -> list[Attention]:
         """The passages that choose: those of validation; the fitted ones where there are none."""
-        parts = self.parts
-        return self.passages.part(parts.validation if parts.validation.size else parts.calibration)
+        return self.passages.part(self.parts.choosing)
 
     @cached_property
     def loss(self) -> _core.CompressLoss:
@@ -129,8 +138,8 @@ class Sizes:
         descended = self.family.descend(starts[first], self.judge, self.running)
         candidates = {**closed, DESCENT: descended.judged}
         if before is not None:
-            padded = self.family.padded(self.tried[before].maps, dim)
-            candidates[f"{SMALLER}{before}"] = padded
+            smaller = self.tried[before].maps
+            candidates[f"{SMALLER}{before}"] = np.pad(smaller, ((0, 0), (0, dim - before)))
         distances = {name: self._judged(maps) for name, maps in candidates.items()}
         taken = min(distances, key=lambda name: distances[name].tv_mean)
         report = {**descended.report, "start": first, "kl": [descended.first, descended.last]}
@@ -154,22 +163,16 @@ class Sizes:
         held_out, parts, size = self.passages.part(self.parts.held_out), self.parts, self.tried[dim]
         curves: dict[str, dict[int, Closeness]] = {}
         for d, of_size in sorted(self.tried.items()):
-            distances = {
-                name: self._judged(maps, held_out)
-                for name, maps in of_size.candidates.items()
-                if name == of_size.taken or not name.startswith(SMALLER)
-            }
-            distances["taken"] = distances[of_size.taken]
-            for name, closeness in distances.items():
+            for name, maps in {**of_size.candidates, "taken": of_size.maps}.items():
                 if not name.startswith(SMALLER):
-                    curves.setdefault(name, {})[d] = closeness
-        maps, closeness = self._stored(size.maps), curves["taken"][dim]
+                    curves.setdefault(name, {})[d] = self._judged(maps, held_out)
+        closeness = curves["taken"][dim]
         return Compressed(
-            **maps._asdict(),
+            **self._stored(size.maps)._asdict(),
             dim=dim,
             original_dim=self.passages.dim,
             original_scale=self.passages.scale,
-            rotary=self.passages.rotary,
+            rotary=self.passages.rotary is not None,
             tv_mean=closeness.tv_mean,
             tv_95=closeness.tv_95,
             tv_worst=closeness.tv_worst,

@@ -1,21 +1,18 @@
 """A key head with its query heads in some passages, and the maps that a fit starts from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._attention.logits import LogitOptions
-from headfit._base.arguments import as_count, as_generator
+from headfit._base.arguments import as_count
 from headfit._base.machine import require_memory
-from headfit._base.positions import Rotary, as_positions, as_rotary, turn
-from headfit._compress.free_maps import ClosedForm, Moment, roots
-from headfit._compress.passages import Parts, attentions_of, rotated_float32, with_shared_keys
+from headfit._base.positions import as_rotary, turn
+from headfit._compress.free_maps import ClosedForm, Moment
+from headfit._compress.passages import Divided, given_alone, with_shared_keys
 from headfit.errors import InputError
 
 MOVES = 32  # of the positions of passages, over which second moments are averaged
@@ -37,61 +34,35 @@ def of_one_group(attention: Attention, place: int) -> Attention:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Passages in float32 with positions applied, and how far their positions may move.
+class Group(Divided):
+    """Passages, and the number of tokens for which an index is meant."""
 
-    `lengths` are the number of keys of the longest passage, and that for which an index is meant.
-    """
-
-    passages: list[Attention]
-    rotary: Rotary | None
-    parts: Parts
-    lengths: tuple[int, int]
+    length: int
 
     @classmethod
-    def of(
+    def checked(
         cls, passages: Any, rotated: Any, length: Any, shares: tuple[float, float], seed: int
-    ) -> Group:
-        """Check passages."""
-        given = [of_one_group(a, i) for i, a in
-                 enumerate(attentions_of(passages, None, LogitOptions()))]  # fmt: skip
-        if not given:
-            raise InputError("passages must be one at least; got none")
-        own, rotary = rotated_float32(given, rotated)
-        longest = max(a.m for a in own)
-        least = longest if length is None else as_count(length, "length", longest)
-        lengths = (longest, 2 * longest if length is None and rotary else least)
-        return cls(own, rotary, Parts.of(len(own), *shares, as_generator(seed)), lengths)
-
-    @property
-    def heads(self) -> int:
-        """The number of query heads."""
-        q = self.passages[0].stored[0]
-        return len(q) if q.ndim == 3 else 1
-
-    @property
-    def dim(self) -> int:
-        """The head size D."""
-        return self.passages[0].dim
+    ) -> Self:
+        """Check passages and the length."""
+        given = [of_one_group(a, i) for i, a in enumerate(given_alone(passages))]
+        divided = Divided.divided(given, rotated, shares, seed)
+        longest = max(a.m for a in given)
+        if length is None:
+            length = longest if divided.rotary is None else 2 * longest
+        return cls(**vars(divided), length=as_count(length, "length", longest))
 
     @property
     def reach(self) -> int:
         """By how many tokens passages may be moved."""
-        return self.lengths[1] - self.lengths[0] if self.rotary else 0
+        return self.length - max(a.m for a in self.attentions) if self.rotary else 0
 
     def core(self) -> Any:
         """Return the passages that are fitted, and after them those that choose."""
-        order = (*self.parts.calibration, *self.parts.validation)
-        table, halves = None, False
-        if self.rotary is not None:
-            shape = (0, self.reach + 1)
-            require_memory(16 * self.reach * self.dim, "the angles of positions up to `length`")
-            turned = as_positions(self.rotary.position, (), shape, self.dim, np.float32)
-            table, halves = turned.table, turned.halves
+        require_memory(16 * self.reach * self.dim, "the angles of positions up to `length`")
+        turned = self.turns(self.reach + 1)
         return _core.IndexPassages(
-            [self.passages[i].core for i in order], table, halves, self.reach,
-            self.parts.validation.size,
-        )  # fmt: skip
+            self.fitted, turned.table, turned.halves, self.reach, self.parts.validation.size
+        )
 
     def closed_forms(self) -> tuple[ClosedForm, Moment]:
         """Return KQ-SVD with keys centred within passages, and the second moment of the keys.
@@ -100,16 +71,14 @@ class Group:
         """
         queries = np.zeros((self.heads, self.dim, self.dim))
         centred, plain = np.zeros((2, self.dim, self.dim))
-        for i in self.parts.calibration:
-            q, k = (x.astype(np.float64) for x in self.passages[i].stored)
+        for passage in self.part(self.parts.calibration):
+            q, k = (x.astype(np.float64) for x in passage.stored)
             q = q.reshape(self.heads, -1, self.dim)
             queries += np.swapaxes(q, 1, 2) @ q / len(k)
             plain += k.T @ k / len(k)
             k -= k.mean(axis=0)
             centred += k.T @ k / len(k)
-        form = ClosedForm(
-            tuple(roots(self._averaged(q)) for q in queries), roots(self._averaged(centred))
-        )
+        form = ClosedForm.of([self._averaged(q) for q in queries], self._averaged(centred))
         return form, self._averaged(plain)
 
     def _averaged(self, moment: Moment) -> Moment:
@@ -132,7 +101,7 @@ class Group:
         For the form "dot" products are the mean of those of the query heads.
         """
         kq_svd, moment = closed
-        scale = self.passages[0].scale / (self.heads if form == "dot" else 1)
+        scale = self.scale / (self.heads if form == "dot" else 1)
         kq = kq_svd.maps([scale * np.eye(self.dim)] * self.heads, dim)
         keys = np.linalg.eigh(moment)[1][:, : -dim - 1 : -1]
         loki = np.vstack([scale * keys] * self.heads + [keys])

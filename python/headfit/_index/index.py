@@ -5,25 +5,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from headfit import _core
-from headfit._base.arguments import (
-    as_choice,
-    as_count,
-    check_between,
-    check_callable,
-    seed_from,
-    shown,
-    thread_count,
-)
+from headfit._base.arguments import as_choice, as_count, check_between
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import PositionLike, Seed
 from headfit._compress.maps import split
-from headfit._compress.passages import checked_shares
+from headfit._compress.passages import checked_shares, of_each
 from headfit._fit.learned import effort_steps
 from headfit._index.group import Group
 from headfit._index.result import DTYPES, FORMS, Index, Indexes
+from headfit._shrink.descent import Running
 from headfit.errors import InputError
 
 EFFORTS = {"low": 100, "medium": 250, "high": 1000}
@@ -152,26 +143,19 @@ def index(
     keys = as_count(keys, "keys", window + first + 1)
     dtype, form = as_choice(dtype, "dtype", tuple(DTYPES)), as_choice(form, "form", FORMS)
     shares = checked_shares(held_out, validation)
-    steps, seed = effort_steps(effort, EFFORTS, least=0), seed_from(rng)
-    check_callable(callback, "callback")
-    threads = thread_count(num_threads)
-    several = isinstance(passages, Mapping)
-    if several and not passages:
-        raise InputError("passages must not be an empty mapping")
-    groups: dict[Any, Group] = {}
-    for name, own in passages.items() if several else [(None, passages)]:
-        try:
-            groups[name] = Group.of(own, rotated, length, shares, seed)
-            if bound is None:
-                as_count(8 if dim is None else dim, "dim", 1, groups[name].dim)
-        except InputError as error:
-            if not several:
-                raise
-            raise type(error)(f"key head {shown(name)}: {error}") from error
+    running = Running.of(effort=effort, callback=callback, rng=rng, num_threads=num_threads)
+    descent = _core.IndexDescent(effort_steps(effort, EFFORTS, least=0), ROWS, running.seed)
+
+    def checked(own: Any) -> Group:
+        group = Group.checked(own, rotated, length, shares, running.seed)
+        if bound is None:
+            as_count(8 if dim is None else dim, "dim", 1, group.dim)
+        return group
+
+    groups = of_each(passages, "key head", checked)
     closed = {name: group.closed_forms() for name, group in groups.items()}
     # The last size is tried where no smaller one suffices.
     sizes = (*SIZES, max(group.dim for group in groups.values()))
-    descent = _core.IndexDescent(steps, ROWS, seed)
     found: dict[Any, Index] = {}
     for size in (8 if dim is None else dim,) if bound is None else sizes:
         left = [name for name in groups if name not in found]
@@ -181,36 +165,35 @@ def index(
         done = None if callback is None else lambda at, loss, n=left: callback(n[at], loss)
         fits = _core.fit_indexes(
             [groups[name].core() for name in left], [s["kq-svd"] for s in starts],
-            _core.IndexOptions(form, dtype, first, window), descent, done, threads,
+            _core.IndexOptions(form, dtype, first, window), descent, done, running.threads,
         )  # fmt: skip
         for name, start, (maps, start_loss, loss, seconds) in zip(left, starts, fits, strict=True):
             group = groups[name]
             p_q, p_k = split(maps, group.heads)
             result = Index(
-                p_q, p_k, form, dtype, keys, window, first, group.lengths[1],
-                group.rotary.position if group.rotary else None,
+                p_q, p_k, form, dtype, keys, window, first, group.length, group.position,
                 **vars(group.parts), start_loss=start_loss, loss=loss, seconds=seconds,
             )  # fmt: skip
             if bound is not None and size < group.dim:
-                choosing = group.parts.validation
-                choosing = choosing if choosing.size else group.parts.calibration
-                if result.judge([group.passages[i] for i in choosing]).share_mean < bound:
+                choosing = group.part(group.parts.choosing)
+                if result.judge(choosing).share_mean < bound:
                     continue
-            found[name] = _judged(result, group, start, threads)
+            found[name] = _judged(result, group, start, running.threads)
         if len(found) == len(groups):
             break
     results = {name: found[name] for name in groups}
-    return Indexes(results, time.perf_counter() - begun) if several else results[None]
+    if not isinstance(passages, Mapping):
+        return results[None]
+    return Indexes(results, time.perf_counter() - begun)
 
 
 def _judged(result: Index, group: Group, starts: Mapping[str, Any], threads: int) -> Index:
     """Judge an index and the closed forms on the held-out passages, or on the only one."""
-    places = group.parts.held_out if group.parts.held_out.size else group.parts.calibration
-    passages = [group.passages[i] for i in places]
+    passages = group.part(group.parts.judging)
     others = {}
     for name, maps in starts.items():
         p_q, p_k = split(maps, group.heads)
-        other = replace(result, P_q=np.ascontiguousarray(p_q), P_k=np.ascontiguousarray(p_k))
+        other = replace(result, P_q=p_q, P_k=p_k)
         others[name] = other.judge(passages, num_threads=threads)
     quality = result.judge(passages, num_threads=threads)
     return replace(result, quality=quality, others=others)

@@ -1,13 +1,10 @@
 """Indexes: what they find, and how much of the attention that is."""
 
-from __future__ import annotations
-
-import json
 import math
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,23 +12,21 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_count, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, plain_dict, text_table
 from headfit._base.machine import require_memory
-from headfit._compress.passages import as_dtype, attentions_of
-from headfit._fit.file_formats import write_head
+from headfit._compress.maps import PARTS, by_eighths
+from headfit._compress.passages import as_dtype, given_alone
 from headfit._index.group import of_one_group
-from headfit._shrink.result import as_text
+from headfit._shrink.result import Result, ResultByName
 from headfit.errors import InputError
 
 FORMS = ("sum", "dot")
 DTYPES = {"float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8, "int4": 4}
 """The bits of a number; with 8 and fewer a key has a scale of 16 bits."""
 MEANS = ("share_mean", "share_05", "share_01", "gain", "heaviest")
-PARTS = 8  # of the positions of a passage, for which the share is reported
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -76,19 +71,17 @@ class IndexQuality(Shown):
     share_by_position: NDArray[np.float64] = field(default_factory=lambda: np.full(PARTS, np.nan))
 
     @classmethod
-    def of(cls, judged: Sequence[tuple[NDArray[np.float64], ...]], keys: int) -> IndexQuality:
+    def of(cls, judged: Sequence[tuple[NDArray[np.float64], ...]], keys: int) -> Self:
         """Summarise what the core measured of the rows of passages that have more free keys."""
         place = np.concatenate([np.arange(len(passage[0])) for passage in judged])
         columns = [np.concatenate(column) for column in zip(*judged, strict=True)]
         chosen = (columns[1] > keys) & (columns[3] > 0)
         if not chosen.any():
             return cls()
-        part = (place * PARTS // (place.max() + 1))[chosen]
         kept, _, found, exact, recall, heaviest = (column[chosen] for column in columns)
         share, beyond = found / exact, (exact - kept).sum()
         low = np.quantile(share, (0.05, 0.01, 0)).tolist()
-        with np.errstate(invalid="ignore", divide="ignore"):
-            each = np.bincount(part, share, PARTS) / np.bincount(part, minlength=PARTS)
+        with np.errstate(divide="ignore"):
             kl = -np.log(found).mean()
         figures = {
             "mass": found.mean(), "exact_mass": exact.mean(), "kept_mass": kept.mean(),
@@ -96,8 +89,11 @@ class IndexQuality(Shown):
             "share_worst": low[2], "gain": (found - kept).sum() / beyond if beyond > 0 else 1,
             "recall": recall.mean(), "heaviest": heaviest.mean(), "kl": kl,
         }  # fmt: skip
-        plain = {name: float(value) for name, value in figures.items()}
-        return cls(rows=share.size, **plain, share_by_position=each)
+        return cls(
+            rows=share.size,
+            **{name: float(value) for name, value in figures.items()},
+            share_by_position=by_eighths(share, place[chosen], place.max() + 1),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return all as plain Python values, for JSON."""
@@ -114,7 +110,7 @@ class IndexQuality(Shown):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Index(Shown):
+class Index(Result):
     """A small head that finds the keys which the query heads of a key head attend to.
 
     Attributes
@@ -217,10 +213,7 @@ class Index(Shown):
             For arguments that do not fit.
         """
         core = self._passage(Q, K, options).core
-        scores: NDArray[np.float32] = _core.score_keys(
-            core, self._maps, self._core_options, thread_count(num_threads)
-        )
-        return scores
+        return _core.score_keys(core, self._maps, self._core_options, thread_count(num_threads))
 
     @standard_arithmetic()
     def select(
@@ -293,11 +286,8 @@ class Index(Shown):
             For arguments that do not fit.
         """
         count, threads = self._count(keys), thread_count(num_threads)
-        given = attentions_of(passages, None, LogitOptions())
-        if not given:
-            raise InputError("passages must be one at least; got none")
         judged = []
-        for place, passage in enumerate(given):
+        for place, passage in enumerate(given_alone(passages)):
             core = self._passage(passage, None, {}, place).core
             judged.append(_core.judge_index(core, self._maps, self._core_options, count, threads))
         return IndexQuality.of(judged, count - self.window - self.first)
@@ -317,14 +307,11 @@ class Index(Shown):
             Without the package safetensors, where the suffix asks for it.
         """
         names = ("form", "dtype", "keys", "window", "first", "length", "position")
-        about = {"index": 1, **{name: getattr(self, name) for name in names}}
-        write_head(path, self.tensors(), json.dumps(about), "float32")
+        self._write(path, self.tensors(), "index", names, "float32")
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""
         named = {n: x for n, x in vars(self).items() if n not in ("P_q", "P_k")}
-        named["quality"] = self.quality.to_dict()
-        named["others"] = {name: other.to_dict() for name, other in self.others.items()}
         return plain_dict({"dim": self.dim, "bytes": self.bytes, **named})
 
     @property
@@ -342,17 +329,16 @@ class Index(Shown):
         self, attention: Attention, count: int, num_threads: int | None
     ) -> NDArray[np.int32]:
         require_memory(4 * attention.n * count, f"a result with keys={count}")
-        found: NDArray[np.int32] = _core.select_keys(
+        return _core.select_keys(
             attention.core, self._maps, self._core_options, count, thread_count(num_threads)
         )
-        return found
 
     def _passage(self, Q: Any, K: Any, options: dict[str, Any], place: int = 0) -> Attention:
         """Return a passage in float32, with positions applied; warn where it is too long."""
         given = of_one_group(Attention.of(Q, K, **options), place)
         with np.errstate(over="ignore"):
             attention = as_dtype(given.rotated(), np.float32)
-        heads = len(attention.Q) if attention.Q.ndim == 3 else 1
+        heads = math.prod(attention.lead)
         if (heads, attention.dim) != self.P_q.shape[:2]:
             raise InputError(
                 f"Q must have {len(self.P_q)} heads of size {len(self.P_k)}; got {heads} of size "
@@ -367,21 +353,18 @@ class Index(Shown):
         return attention
 
     def _facts(self) -> dict[str, str]:
-        facts = {
+        qualities = {"finds": self.quality, **self.others}
+        return {
             "index": f"size {len(self.P_k)} -> {self.dim}, {self.dtype}, form {self.form!r}: "
             f"{self.bytes:g} bytes per key",
             "keys": f"{self.keys} a row, the last {self.window} and the first {self.first} always",
+            **{name: quality._facts()["finds"] for name, quality in qualities.items()},
+            "time": f"{self.seconds:.3g} s",
         }
-        for name, quality in {"finds": self.quality, **self.others}.items():
-            facts[name] = quality._facts()["finds"]
-        return {**facts, "time": f"{self.seconds:.3g} s"}
-
-    def __repr__(self) -> str:
-        return as_text(self, "index", "time")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Indexes(Shown):
+class Indexes(ResultByName[Index]):
     """The indexes of several key heads.
 
     Attributes
@@ -395,18 +378,10 @@ class Indexes(Shown):
     heads: dict[Any, Index]
     seconds: float
 
-    def __getitem__(self, name: Hashable) -> Index:
-        return self.heads[name]
-
     @property
     def bytes(self) -> float:
         """The mean over key heads of what is stored of a key."""
-        return float(np.mean([head.bytes for head in self.heads.values()]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures of all heads as plain Python values, for JSON; without their maps."""
-        heads = {name: head.to_dict() for name, head in self.heads.items()}
-        return plain_dict({"heads": heads, "bytes": self.bytes, "seconds": self.seconds})
+        return self._mean("bytes")
 
     def __str__(self) -> str:
         """Return a table: what each way of finding keys finds, in the mean over the heads."""
@@ -431,6 +406,3 @@ class Indexes(Shown):
             f"{min(shares):.4f}",
             "time": f"{self.seconds:.3g} s",
         }
-
-    def __repr__(self) -> str:
-        return as_text(self, "heads", "time")

@@ -4,13 +4,11 @@ What they come close to is the attention of one head, or a matrix. They begin at
 of its logits, or at a start that is given.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, NamedTuple, Self, TypedDict, cast
 
 import numpy as np
 
@@ -72,7 +70,7 @@ class SizeKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Running:
-    """How descents run: the options that `shrink` and `compress` share, checked."""
+    """How descents run: the options that `shrink`, `compress` and others share, checked."""
 
     dtype: str
     effort: str | int
@@ -90,7 +88,7 @@ class Running:
         callback: Callback | None = None,
         rng: Any = 0,
         num_threads: int | None = None,
-    ) -> Running:
+    ) -> Self:
         """Check them. The time limit begins now."""
         dtype = check_dtype(dtype)
         effort_steps(effort, EFFORTS, least=0)
@@ -127,7 +125,7 @@ class Original(NamedTuple):
     dtype: np.dtype[Any]  # what to compute in
 
     @classmethod
-    def of(cls, target: Any, mask: Any, threads: int) -> Original:
+    def of(cls, target: Any, mask: Any, threads: int) -> Self:
         """Check it. Rotary positions are applied."""
         head = head_to_match(target, "the head")
         if head is None:
@@ -284,11 +282,10 @@ def closest(
     shape, dtype = original.shape, original.dtype
     need = dtype.itemsize * sum(shape) * dim * (3 * dim + 40)
     require_memory(need, f"a smaller head of size dim = {dim}")
-    if start is None:
-        start = original.svd(dim, running.seed)
     rng = np.random.default_rng(running.seed)
     first_q, first_k = (
-        np.ascontiguousarray(padded_with_noise(x, dim, rng), dtype=dtype) for x in start
+        np.ascontiguousarray(padded_with_noise(x, dim, rng), dtype=dtype)
+        for x in start or original.svd(dim, running.seed)
     )
     q, k, kl, report = _core.fit_soft(
         core_target_of(original.target, original.mask),

@@ -1,24 +1,58 @@
 """What shrinking a head gives: the smaller head, and how far its attention is from the original."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+import json
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.display import Pictured, Shown, data_frame, mask_text, plain_dict
+from headfit._fit.file_formats import write_head
 from headfit._fit.fitted_head import FittedHead
 from headfit._shrink.compare import Comparison
 
 
-def as_text(result: Shown, *unnamed: str) -> str:
-    """Return the facts of a result in one line, some of them without their names."""
-    facts = result._facts().items()
-    said = (text if name in unnamed else f"{name} {text}" for name, text in facts)
-    return f"{type(result).__name__}({'; '.join(said)})"
+class Result(Shown):
+    """A result whose text is one line of its facts, the first and the last without their names."""
+
+    def __repr__(self) -> str:
+        (_, first), *named, (_, last) = self._facts().items()
+        facts = [first, *(f"{name} {text}" for name, text in named), last]
+        return f"{type(self).__name__}({'; '.join(facts)})"
+
+    def _write(
+        self, path: Any, tensors: Mapping[str, Any], kind: str, names: Sequence[str], dtype: str
+    ) -> None:
+        """Write tensors to a file for other tools, with some attributes of the result."""
+        about = {kind: 1, **{name: getattr(self, name) for name in names}}
+        write_head(path, {**tensors}, json.dumps(about), dtype)
+
+
+Each = TypeVar("Each")
+
+
+class ResultByName(Result, Generic[Each]):
+    """The results of several heads or layers, by the names of a call."""
+
+    _field: ClassVar[str] = "heads"
+    """The field that has them."""
+    _figures: ClassVar[tuple[str, ...]] = ("bytes", "seconds")
+
+    def __getitem__(self, name: Hashable) -> Each:
+        each: dict[Any, Each] = getattr(self, self._field)
+        return each[name]
+
+    def _mean(self, figure: str) -> float:
+        each = getattr(self, self._field).values()
+        return float(np.mean([getattr(one, figure) for one in each]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of each and of all as plain Python values, for JSON; without maps."""
+        each = {name: one.to_dict() for name, one in getattr(self, self._field).items()}
+        figures = {name: getattr(self, name) for name in self._figures}
+        return plain_dict({self._field: each, **figures})
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +83,7 @@ class TvCurve(Pictured):
     kl_mean: NDArray[np.float64]
 
     @classmethod
-    def of(cls, distances: Mapping[int, object]) -> TvCurve:
+    def of(cls, distances: Mapping[int, object]) -> Self:
         """Return the curve of what has these distances, by head size."""
         sizes = sorted(distances)
         columns = ([getattr(distances[d], f.name) for d in sizes] for f in fields(cls)[1:])
@@ -77,7 +111,7 @@ class TvCurve(Pictured):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ShrinkResult(Shown, FittedHead):
+class ShrinkResult(Result, FittedHead):
     """A smaller head, and how far its attention is from that of the original.
 
     Attributes
@@ -158,6 +192,3 @@ class ShrinkResult(Shown, FittedHead):
         if at.size:
             facts["truncated SVD of that size:"] = f"mean {self.baseline.tv_mean[at[0]]:.3g}"
         return {**facts, "ended": f"{self.stopped}, {self.seconds:.3g} s"}
-
-    def __repr__(self) -> str:
-        return as_text(self, "size", "ended")

@@ -16,14 +16,7 @@ from headfit._base.arrays import FloatArray, as_stored_array
 from headfit.errors import CaptureError, InputError
 from headfit.torch.call import Bools, Call, Read, read_masks
 from headfit.torch.captured import CapturedHeads, CapturedLayer
-from headfit.torch.observed import (
-    ObservedCall,
-    as_heads,
-    dot_product_call,
-    heads_of_output,
-    multi_head_call,
-    transformers_call,
-)
+from headfit.torch.observed import ObservedCall, as_heads, heads_of_output, observed_call
 from headfit.torch.running import Running
 
 
@@ -168,8 +161,10 @@ class Recorder(Running):
             elif getattr(module, "reorder_and_upcast_attn", False):
                 why = "computes attention itself: reorder_and_upcast_attn=True"
             elif model.training and getattr(module, "gradient_checkpointing", False):
-                why = "recomputes its layers in the backward pass; call "
-                why += "model.gradient_checkpointing_disable() before capture"
+                why = (
+                    "recomputes its layers in the backward pass; call "
+                    "model.gradient_checkpointing_disable() before capture"
+                )
             if why:
                 raise CaptureError(f"{self.names[id(module)]} {why}")
         if check and model.training:
@@ -186,18 +181,13 @@ class Recorder(Running):
         self, layer: str, module: Any, function: Any, args: Any, kwargs: Any, kind: str | None
     ) -> Any:
         """Record an attention, and return the layer's own result."""
-        is_multi_head = function is F.multi_head_attention_forward
-        if kind is not None:
-            seen = transformers_call(layer, module, kind, args, kwargs)
-        else:
-            read = multi_head_call if is_multi_head else dot_product_call
-            seen = read(layer, module, args, kwargs)
+        seen = observed_call(layer, module, function, args, kwargs, kind)
         try:
             call = self.record(seen)
         except InputError as error:
             raise CaptureError(f"{layer}: {error}") from error
         result = function(*args, **kwargs)
-        if self.check and is_multi_head:
+        if self.check and function is F.multi_head_attention_forward:
             self.verify(seen, call, *heads_of_output(function, args, kwargs))
         elif self.check:
             output = as_heads(result, layer) if kind is None else result[0].transpose(1, 2)

@@ -220,11 +220,11 @@ class CapturedHeads:
             raise CaptureError(_NOTHING_KEPT)
         calls, of = (sum(getattr(layer, x) for layer in wanted) for x in ("kept", "calls"))
         if calls < of:
-            message = (
+            warnings.warn(
                 f"{of - calls} of {of} calls of the layers were not kept: they are not within "
-                f"keep={self._keep} tokens of each. capture(model, keep=...) with more keeps them"
+                f"keep={self._keep} tokens of each. capture(model, keep=...) with more keeps them",
+                stacklevel=3,
             )
-            warnings.warn(message, stacklevel=3)
         return {
             layer.name: whole
             for layer in wanted

@@ -1,12 +1,10 @@
 """`to_multihead_attention`: a PyTorch module, and the input that gives the attention of fits."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -64,7 +62,7 @@ class FittedAttention:
             )
         return as_float_array(weights[0].cpu(), "weights")
 
-    def with_fits(self, fits: Any) -> FittedAttention:
+    def with_fits(self, fits: Any) -> Self:
         """Return the same module with the input and the mask of other fits.
 
         Parameters

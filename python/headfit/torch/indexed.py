@@ -6,16 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from headfit._base.arguments import thread_count
 from headfit._index.result import Index
-from headfit.errors import CaptureError, InputError
+from headfit.errors import InputError
 from headfit.torch.call import Call, key_head
 from headfit.torch.capture import Recorder
 from headfit.torch.captured import CapturedHeads
-from headfit.torch.observed import ObservedCall, dot_product_call, transformers_call
-from headfit.torch.smaller_heads import by_layer, running
+from headfit.torch.observed import ObservedCall, by_name, observed_call
+from headfit.torch.smaller_heads import by_layer, count_call, running
 
 
 @contextmanager
@@ -98,20 +97,10 @@ class _Selecting(Recorder):
         """Call a layer's own function, of a layer with indexes with a mask of what they select."""
         if layer not in self.indexes:
             return function(*args, **kwargs)
-        if function is F.multi_head_attention_forward:
-            raise CaptureError(
-                f"{layer}: MultiheadAttention makes its mask itself; no other can be put in its "
-                "place"
-            )
-        self.calls[layer] += 1
-        if kind is None:
-            seen = dot_product_call(layer, module, args, kwargs)
-            mask, causal, places = "attn_mask", "is_causal", ("query", "key", "value", "attn_mask")
-        else:
-            seen = transformers_call(layer, module, kind, args, kwargs)
-            mask, causal = "attention_mask", "is_causal"
-            places = ("query", "key", "value", "attention_mask")
-        given = {**dict(zip(places, args, strict=False)), **kwargs}
+        count_call(self.calls, layer, function, "mask")
+        seen = observed_call(layer, module, function, args, kwargs, kind)
+        given = by_name(kind, args, kwargs)
+        mask = "attn_mask" if kind is None else "attention_mask"
         allowed = self.selected(self.record(seen), seen, given["key"].shape[-2])
         allowed = allowed.reshape(*given["query"].shape[:-1], -1)
         before = given.get(mask)
@@ -120,9 +109,9 @@ class _Selecting(Recorder):
         elif before is not None or kind == "eager":
             zero = torch.zeros((), dtype=seen.query.dtype, device=seen.query.device)
             allowed = (zero if before is None else before).masked_fill(~allowed, -torch.inf)
-        given |= {mask: allowed, causal: False}
-        query, key, value = (given.pop(name) for name in places[:3])
-        return function(query, key, value, **given)
+        given |= {mask: allowed, "is_causal": False}
+        tensors = [given.pop(name) for name in ("query", "key", "value")]
+        return function(*tensors, **given)
 
     def selected(self, call: Call, seen: ObservedCall, keys: int) -> Any:
         """Return which keys queries attend to: a tensor of shape (batch, heads, n, keys)."""
@@ -135,12 +124,9 @@ class _Selecting(Recorder):
             allowed &= np.tri(n, keys, call.k.shape[2] - n, dtype=bool)
         for b, passage, attention in call.entries():
             for at, index in own.items():
-                columns = index.select(
+                found = index.apply(
                     key_head(attention, at), keys=self.keys, num_threads=self.threads
                 )
-                rows, _ = np.nonzero(columns >= 0)
-                chosen = np.zeros((attention.n, attention.m), bool)
-                chosen[rows, columns[columns >= 0]] = True
                 readers = allowed[b, at * group : (at + 1) * group, :, : call.k.shape[2]]
-                readers[:, passage.rows, passage.keys] = chosen
+                readers[:, passage.rows, passage.keys] = found.mask.toarray()
         return torch.from_numpy(allowed).to(seen.query.device)

@@ -21,6 +21,7 @@ _WITHOUT_EFFECT = {
     "past_key_value", "inputs_embeds", "labels",
 }  # fmt: skip
 _PLACES = ("query", "key", "value", "attention_mask")
+_PLACES_OF_TORCH = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _OPTIONS = {
     "mask": "attention_mask",
     "scale": "scaling",
@@ -77,6 +78,22 @@ def _kind(module: Any, layer: str) -> str:
     return "cross" if cross else "self"
 
 
+def by_name(kind: str | None, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return arguments of a function of transformers by name; without a kind of PyTorch's."""
+    names = _PLACES_OF_TORCH if kind is None else _PLACES
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def observed_call(
+    layer: str, module: Any, function: Any, args: Any, kwargs: Any, kind: str | None
+) -> ObservedCall:
+    """Return the attention of a call that comes to `Running.take`."""
+    if kind is not None:
+        return transformers_call(layer, module, kind, args, kwargs)
+    read = multi_head_call if function is F.multi_head_attention_forward else dot_product_call
+    return read(layer, module, args, kwargs)
+
+
 def transformers_call(
     layer: str, module: Any, implementation: Any, args: Any, kwargs: Any
 ) -> ObservedCall:
@@ -88,7 +105,7 @@ def transformers_call(
         )
     if len(args) > len(_PLACES):
         raise CaptureError(f"{layer}: expected four positional arguments; got {len(args)}")
-    given = {**dict(zip(_PLACES, args, strict=False)), **kwargs}
+    given = by_name(implementation, args, kwargs)
     others = given.keys() - {*_PLACES, *_OPTIONS.values(), "is_causal"} - _WITHOUT_EFFECT
     unknown = sorted(k for k in others if given[k] is not None and given[k] is not False)
     if unknown:
@@ -115,9 +132,8 @@ def transformers_call(
 
 def dot_product_call(layer: str, module: Any, args: Any, kwargs: Any) -> ObservedCall:
     """Return the attention of a call of `F.scaled_dot_product_attention`."""
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    query, key, value = (as_heads(given[x], layer) for x in names[:3])
+    given = by_name(None, args, kwargs)
+    query, key, value = (as_heads(given[x], layer) for x in _PLACES[:3])
     causal, mask = bool(given.get("is_causal", False)), given.get("attn_mask")
     n, m = query.shape[2], key.shape[2]
     if causal and m < n:

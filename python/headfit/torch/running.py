@@ -72,10 +72,8 @@ class Running(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         """Follow the model, and take its attentions, while the context lasts."""
         with ExitStack() as stack:
             for module in self._model.modules():
-                before = module.register_forward_pre_hook(self._enter, with_kwargs=True)
-                stack.callback(before.remove)
-                after = module.register_forward_hook(self._leave, always_call=True)
-                stack.callback(after.remove)
+                stack.enter_context(module.register_forward_pre_hook(self._enter, with_kwargs=True))
+                stack.enter_context(module.register_forward_hook(self._leave, always_call=True))
             stack.enter_context(replaced_look_up(self))
             stack.enter_context(self)
             yield

@@ -1,10 +1,8 @@
 """`SmallCache`: a cache of transformers that stores keys as latents of a few bits."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -121,7 +119,7 @@ class Positions:
 
     ids: Any = None
 
-    def __deepcopy__(self, _memo: Any) -> Positions:
+    def __deepcopy__(self, _memo: Any) -> Self:
         return self
 
 

@@ -1,7 +1,6 @@
 """`smaller_heads`: a PyTorch model that attends with smaller queries and keys."""
 
-from __future__ import annotations
-
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ class SmallerHeads:
         How often each of the layers with maps was called.
     """
 
-    maps: dict[str, _LayerMaps] = field(repr=False)
+    maps: "dict[str, _LayerMaps]" = field(repr=False)
     layers: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -107,6 +106,15 @@ def running(watching: Running, calls: Mapping[str, int]) -> Iterator[None]:
         raise CaptureError(f"the model ran, and never called {', '.join(missing)}")
 
 
+def count_call(calls: dict[str, int], layer: str, function: Any, what: str) -> None:
+    """Count a call of a layer in which something is replaced; refuse what makes it itself."""
+    if function is F.multi_head_attention_forward:
+        raise CaptureError(
+            f"{layer}: MultiheadAttention makes its {what} itself; no others can be put in place"
+        )
+    calls[layer] += 1
+
+
 Found = TypeVar("Found")
 
 
@@ -150,12 +158,7 @@ class _Mapped(Running):
         """Call a layer's own function, of a layer with maps with smaller ones and scale 1."""
         maps = self.found.maps.get(layer)
         if maps is not None:
-            if function is F.multi_head_attention_forward:
-                raise CaptureError(
-                    f"{layer}: MultiheadAttention makes its queries and keys itself; smaller ones "
-                    "cannot be put in their place"
-                )
-            self.found.layers[layer] += 1
+            count_call(self.found.layers, layer, function, "queries and keys")
             scale = "scale" if kind is None else "scaling"
             given = {**dict(zip(("query", "key"), args, strict=False)), **kwargs}
             pair = maps.apply(given.pop("query"), given.pop("key"), given.get(scale))
@@ -199,7 +202,7 @@ class _LayerMaps:
             raise CaptureError(f"{self.layer}: {key_heads} key heads do not divide {heads} heads")
         group = heads // key_heads
         for at, found in self.heads.items():
-            own = len(found.P_q) if found.P_q.ndim == 3 else 1
+            own = math.prod(found.P_q.shape[:-2])
             if not 0 <= at < key_heads or found.original_dim != size or own != group:
                 raise InputError(
                     f"the maps of key head {at} of {self.layer} must be for one of its "

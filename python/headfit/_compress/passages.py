@@ -231,6 +231,20 @@ class Parts:
         return self.held_out if self.held_out.size else self.calibration
 
 
+def rotated_float32(attention: Attention, place: int) -> Attention:
+    """Return a passage in float32, with positions applied; refuse what is too large for it."""
+    with np.errstate(over="ignore"):
+        rotated = as_dtype(attention.rotated(), np.float32)
+    for name, x in zip(("Q", "K"), rotated.stored, strict=True):
+        if x.ndim > 3 or x.size == 0:
+            raise InputError(
+                f"{name} must have shape (heads, n, D), and not be empty; got {x.shape} in "
+                f"passage {place}"
+            )
+        check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {place}, in float32,")
+    return rotated
+
+
 @dataclass(frozen=True)
 class Divided(Passages):
     """Passages in float32 with the same rotary positions, and how they are divided.
@@ -260,17 +274,8 @@ class Divided(Passages):
         rotary = as_rotary(position if rotated is None else rotated, given[0].dim)
         if rotated is not None and rotary is None:
             raise InputError(f"rotated must be a rotary position; got {shown(rotated)}")
-        with np.errstate(over="ignore"):
-            passages = [as_dtype(a.rotated(), np.float32) for a in given]
-        for i, attention in enumerate(passages):
-            for name, x in zip(("Q", "K"), attention.stored, strict=True):
-                if x.ndim > 3 or x.size == 0:
-                    raise InputError(
-                        f"{name} must have shape (heads, n, D), and not be empty; got {x.shape} in "
-                        f"passage {i}"
-                    )
-                check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {i}, in float32,")
-        return cls(tuple(passages), rotary, Parts.of(len(given), *shares, as_generator(seed)))
+        passages = tuple(rotated_float32(attention, i) for i, attention in enumerate(given))
+        return cls(passages, rotary, Parts.of(len(given), *shares, as_generator(seed)))
 
     @property
     def position(self) -> tuple[str, tuple[float, ...]] | None:

@@ -33,6 +33,16 @@ def of_one_group(attention: Attention, place: int) -> Attention:
     return with_shared_keys(attention, place)
 
 
+def _seen(attention: Attention) -> NDArray[np.bool_]:
+    """Return which keys are no padding."""
+    seen = np.ones(attention.m, bool)
+    if attention.key_mask is not None:
+        seen &= attention.key_mask.reshape(-1, attention.m)[0]
+    if attention.key_lengths is not None:
+        seen[np.ravel(attention.key_lengths)[0] :] = False
+    return seen
+
+
 @dataclass(frozen=True)
 class Group(Divided):
     """Passages, and the number of tokens for which an index is meant."""
@@ -47,6 +57,8 @@ class Group(Divided):
         given = [of_one_group(a, i) for i, a in enumerate(given_alone(passages))]
         divided = Divided.divided(given, rotated, shares, seed)
         longest = max(a.m for a in given)
+        if length is not None and divided.rotary is None:
+            raise InputError("length must go with rotary positions, which are moved up to it")
         if length is None:
             length = longest if divided.rotary is None else 2 * longest
         return cls(**vars(divided), length=as_count(length, "length", longest))
@@ -73,8 +85,8 @@ class Group(Divided):
         centred, plain = np.zeros((2, self.dim, self.dim))
         for passage in self.part(self.parts.calibration):
             q, k = (x.astype(np.float64) for x in passage.stored)
-            q = q.reshape(self.heads, -1, self.dim)
-            queries += np.swapaxes(q, 1, 2) @ q / len(k)
+            q, k = q.reshape(self.heads, -1, self.dim), k[_seen(passage)]
+            queries += np.swapaxes(q, 1, 2) @ q / q.shape[1]
             plain += k.T @ k / len(k)
             k -= k.mean(axis=0)
             centred += k.T @ k / len(k)

@@ -78,9 +78,8 @@ def index(
         `headfit.torch.capture` reads: ("rope-half", inv_freq), ... Passages with a `position` of
         their own need none. With either, passages are moved in the fit.
     length : int, optional
-        The number of tokens for which the index is meant. With rotary positions, passages are
-        moved so far that the last one is at this position. Twice that of the longest passage when
-        None.
+        With rotary positions, the number of tokens for which the index is meant: passages are moved
+        so far that the last one is at this position. Twice that of the longest passage when None.
     held_out, validation : float, default 0.25
         The shares of the passages that judge the result, and of the others that choose among the
         steps of the descent; as in `compress`. A single passage does all three.
@@ -120,7 +119,8 @@ def index(
     every step moves its passage by a random number of tokens, and the moments of the start are
     averaged over such moves.
 
-    A step costs O(rows m heads D) time; memory is that of the passages, and O(m) for each thread.
+    A step costs O(rows m heads D) time, whatever the mask leaves within the range of a row. Memory
+    is that of the passages, and O(heads (n d + 64 m)) for each thread.
 
     Examples
     --------
@@ -175,8 +175,12 @@ def index(
                 **vars(group.parts), start_loss=start_loss, loss=loss, seconds=seconds,
             )  # fmt: skip
             if bound is not None and size < group.dim:
-                choosing = group.part(group.parts.choosing)
-                if result.judge(choosing).share_mean < bound:
+                quality = result.judge(group.part(group.parts.choosing))
+                if not quality.rows:
+                    raise InputError(
+                        f"mass needs passages with rows that see more than {keys} keys"
+                    )
+                if quality.share_mean < bound:
                     continue
             found[name] = _judged(result, group, start, running.threads)
         if len(found) == len(groups):

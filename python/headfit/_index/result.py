@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._base.arguments import as_count, thread_count
+from headfit._base.arguments import as_count, shown, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, plain_dict, text_table
 from headfit._base.machine import require_memory
+from headfit._base.positions import as_rotary
 from headfit._compress.maps import PARTS, by_eighths
-from headfit._compress.passages import as_dtype, given_alone
+from headfit._compress.passages import given_alone, rotated_float32
 from headfit._index.group import of_one_group
 from headfit._shrink.result import Result, ResultByName
 from headfit.errors import InputError
@@ -71,9 +72,12 @@ class IndexQuality(Shown):
     share_by_position: NDArray[np.float64] = field(default_factory=lambda: np.full(PARTS, np.nan))
 
     @classmethod
-    def of(cls, judged: Sequence[tuple[NDArray[np.float64], ...]], keys: int) -> Self:
+    def of(
+        cls, judged: Sequence[tuple[NDArray[np.float64], ...]], lengths: Sequence[int], keys: int
+    ) -> Self:
         """Summarise what the core measured of the rows of passages that have more free keys."""
-        place = np.concatenate([np.arange(len(passage[0])) for passage in judged])
+        places = [m + np.arange(-len(rows[0]), 0) for rows, m in zip(judged, lengths, strict=True)]
+        place = np.concatenate(places)
         columns = [np.concatenate(column) for column in zip(*judged, strict=True)]
         chosen = (columns[1] > keys) & (columns[3] > 0)
         if not chosen.any():
@@ -286,11 +290,11 @@ class Index(Result):
             For arguments that do not fit.
         """
         count, threads = self._count(keys), thread_count(num_threads)
-        judged = []
-        for place, passage in enumerate(given_alone(passages)):
-            core = self._passage(passage, None, {}, place).core
-            judged.append(_core.judge_index(core, self._maps, self._core_options, count, threads))
-        return IndexQuality.of(judged, count - self.window - self.first)
+        given = [self._passage(x, None, {}, i) for i, x in enumerate(given_alone(passages))]
+        judged = [
+            _core.judge_index(x.core, self._maps, self._core_options, count, threads) for x in given
+        ]
+        return IndexQuality.of(judged, [x.m for x in given], count - self.window - self.first)
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return the maps by name."""
@@ -336,8 +340,13 @@ class Index(Result):
     def _passage(self, Q: Any, K: Any, options: dict[str, Any], place: int = 0) -> Attention:
         """Return a passage in float32, with positions applied; warn where it is too long."""
         given = of_one_group(Attention.of(Q, K, **options), place)
-        with np.errstate(over="ignore"):
-            attention = as_dtype(given.rotated(), np.float32)
+        own = as_rotary(given.position, given.dim)
+        if own is not None and own.position != self.position:
+            raise InputError(
+                f"position must be that of the index, {shown(self.position)}; got "
+                f"{shown(own.position)} in passage {place}"
+            )
+        attention = rotated_float32(given, place)
         heads = math.prod(attention.lead)
         if (heads, attention.dim) != self.P_q.shape[:2]:
             raise InputError(
@@ -391,7 +400,7 @@ class Indexes(ResultByName[Index]):
         ways |= {w: [h.others[w] for h in heads] for w in next(iter(heads)).others}
         rows = []
         for way, found in ways.items():
-            q = [vars(x) for x in found]
+            q = [vars(x) for x in found if x.rows] or [vars(IndexQuality())]
             means = {n: float(np.mean([x[n] for x in q])) for n in MEANS}
             rows.append([way, *(f"{means[n]:.3f}" for n in MEANS[:3]),
                          f"{min(x['share_worst'] for x in q):.2f}",
@@ -399,7 +408,8 @@ class Indexes(ResultByName[Index]):
         return text_table(repr(self), ["", *names], rows)
 
     def _facts(self) -> dict[str, str]:
-        shares = [head.quality.share_mean for head in self.heads.values()]
+        judged = (head.quality for head in self.heads.values())
+        shares = [quality.share_mean for quality in judged if quality.rows] or [math.nan]
         return {
             "heads": f"{len(self.heads)} key heads: {self.bytes:.3g} bytes per key",
             "finds": f"{np.mean(shares):.4f} of the best keys' mass, in the worst head "

@@ -174,10 +174,9 @@ def index(
                 p_q, p_k, form, dtype, keys, window, first, group.length, group.position,
                 **vars(group.parts), start_loss=start_loss, loss=loss, seconds=seconds,
             )  # fmt: skip
-            if bound is not None and size < group.dim:
-                choosing = group.part(group.parts.choosing)
-                if result.judge(choosing).share_mean < bound:
-                    continue
+            choosing = group.part(group.parts.choosing)
+            if bound is not None and size < group.dim and result.judge(choosing).share_mean < bound:
+                continue
             found[name] = _judged(result, group, start, running.threads)
         if len(found) == len(groups):
             break
@@ -193,7 +192,6 @@ def _judged(result: Index, group: Group, starts: Mapping[str, Any], threads: int
     others = {}
     for name, maps in starts.items():
         p_q, p_k = split(maps, group.heads)
-        other = replace(result, P_q=p_q, P_k=p_k)
-        others[name] = other.judge(passages, num_threads=threads)
+        others[name] = replace(result, P_q=p_q, P_k=p_k).judge(passages, num_threads=threads)
     quality = result.judge(passages, num_threads=threads)
     return replace(result, quality=quality, others=others)

@@ -197,7 +197,6 @@ def _judged(result: Index, group: Group, starts: Mapping[str, Any], threads: int
     others = {}
     for name, maps in starts.items():
         p_q, p_k = split(maps, group.heads)
-        other = replace(result, P_q=p_q, P_k=p_k)
-        others[name] = other.judge(passages, num_threads=threads)
+        others[name] = replace(result, P_q=p_q, P_k=p_k).judge(passages, num_threads=threads)
     quality = result.judge(passages, num_threads=threads)
     return replace(result, quality=quality, others=others)

@@ -194,8 +194,9 @@ def to_multihead_attention(
         w_q, w_k, w_v, w_out = w_q @ rotation, w_k @ rotation, rotation, rotation.T
     wide = np.result_type(*(head.Q for head in heads), *(head.K for head in heads))
     dtype = torch.float64 if wide == np.float64 else torch.float32
-    options: dict[str, Any] = {"bias": False, "batch_first": batch_first, "dtype": dtype}
-    module = torch.nn.MultiheadAttention(width, len(heads), **options).eval()
+    module = torch.nn.MultiheadAttention(
+        width, len(heads), bias=False, batch_first=batch_first, dtype=dtype
+    ).eval()
     with torch.no_grad():
         module.in_proj_weight.copy_(torch.from_numpy(np.concatenate([w_q, w_k, w_v])))
         module.out_proj.weight.copy_(torch.from_numpy(np.ascontiguousarray(w_out)))

@@ -127,6 +127,8 @@ class _Selecting(Recorder):
                 found = index.apply(
                     key_head(attention, at), keys=self.keys, num_threads=self.threads
                 )
+                chosen = found.mask.toarray()
+                chosen[~chosen.any(axis=1)] = True  # the layer's own mask hides all of such a row
                 readers = allowed[b, at * group : (at + 1) * group, :, : call.k.shape[2]]
-                readers[:, passage.rows, passage.keys] = found.mask.toarray()
+                readers[:, passage.rows, passage.keys] = chosen
         return torch.from_numpy(allowed).to(seen.query.device)

@@ -75,7 +75,7 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
         if not isinstance(layers, Mapping):
             raise InputError(f"found must be a mapping of layers; got {type(found).__name__}")
         rotary = rotary_module(model)
-        position = rotary_position(rotary)
+        kind, frequencies = rotary_position(rotary)
         if getattr(model, "config", None) is None:
             raise InputError("model must be a model of transformers, with a config")
         super().__init__(config=model.config)
@@ -94,7 +94,9 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
                     f"{type(self.layers[number]).__name__}, which drops keys or stores more"
                 )
             heads = getattr(config, "num_key_value_heads", keys.key_heads)
-            if keys.position is None or not _same(keys.position, position):
+            own, turns = keys.position or (None, ())
+            same = (own, len(turns)) == (kind, len(frequencies))
+            if not same or not np.allclose(turns, frequencies, rtol=1e-6, atol=0):
                 raise InputError(
                     f"found must have been fitted with rotated=hf.torch.rotary_position(model); "
                     f"{name!r} was not, or the model has other frequencies now"
@@ -236,8 +238,3 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
     def _of_entries(self, change: Any) -> None:
         if self.starts is not None:
             self.starts = change(self.starts)
-
-
-def _same(a: tuple[str, tuple[float, ...]], b: tuple[str, tuple[float, ...]]) -> bool:
-    same = (a[0], len(a[1])) == (b[0], len(b[1]))
-    return same and np.allclose(a[1], b[1], rtol=1e-6, atol=0)

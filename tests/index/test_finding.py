@@ -179,11 +179,12 @@ def quality(found: Any, given: Any, keys: int = KEYS) -> dict[str, Any]:
                 continue
             mine, exact = best(others, scores[i], free), best(others, p[i], free)
             rows.append([
-                i, p[i, kept].sum(), p[i, [*kept, *mine]].sum(), p[i, [*kept, *exact]].sum(),
+                max(0, i + allowed.shape[1] - len(allowed)), p[i, kept].sum(),
+                p[i, [*kept, *mine]].sum(), p[i, [*kept, *exact]].sum(),
                 np.isin(exact, mine).mean(), exact[0] in mine,
             ])  # fmt: skip
     place, kept, mine, exact, recall, heaviest = np.array(rows).T
-    share, last = mine / exact, max(len(allowed) for *_, allowed in given)
+    share, last = mine / exact, max(allowed.shape[1] for *_, allowed in given)
     part = place * 8 // last
     return {
         "rows": len(rows), "mass": mine.mean(), "exact_mass": exact.mean(),
@@ -289,8 +290,9 @@ def test_a_row_is_answered_for_itself(seed: int, count: int, more: int, form: st
 
 
 def test_rotary_positions_are_applied_first() -> None:
-    found, (q, k) = index(3), passage(3)
-    options: dict[str, Any] = {"mask": "causal", "position": ("rope", np.array([1.0, 0.3, 0.01]))}
+    position = ("rope", (1.0, 0.3, 0.01))
+    found, (q, k) = replace(index(3), position=position, length=1000), passage(3)
+    options: dict[str, Any] = {"mask": "causal", "position": ("rope", np.array(position[1]))}
     turned = hf.Attention(q, k, **options).rotated()
     np.testing.assert_array_equal(found.scores(q, k, **options), found.scores(turned))
     np.testing.assert_array_equal(found.select(q, k, **options), found.select(turned))
@@ -325,7 +327,8 @@ TWO = np.stack([K3, K3, K3])
         ((Q3, K3), {"key_mask": np.stack([PADDED, ~PADDED, PADDED])}, "key_mask must be one"),
         ((Q3, K3), {"key_lengths": [9, 8, 9]}, "key_lengths must be one"),
         ((Q3 * np.nan, K3), {}, "Q of passage 0"),
-        ((Q3 * 1e300, K3), {}, "Q must be finite"),
+        ((Q3 * 1e300, K3), {}, "Q of passage 0, in float32, must be finite"),
+        ((Q3, K3), {"position": "rope"}, "position must be that of the index, None; got"),
     ],
 )  # fmt: skip
 def test_bad_passages(given: Any, options: Any, message: str) -> None:

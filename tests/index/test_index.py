@@ -80,6 +80,8 @@ def test_without_steps_it_is_the_closed_form(dim: int, length: int | None, form:
     scale = 0.3 if form == "sum" else D**-0.5
     longest = max(len(k) for _, k in pairs())
     for position, moved in ((None, False), (ROPE, True)):
+        if length is not None and not moved:
+            continue
         given = of(position=position, scale=scale)
         got = hf.index(given, **{**SMALL, "dim": dim}, form=form, length=length, effort=0)
         last = (2 * longest if moved else longest) if length is None else length
@@ -308,8 +310,8 @@ def test_keys_that_do_not_vary() -> None:
 def test_longer_passages_warn() -> None:
     q, k = RNG(0).normal(size=(2, 70, D))
     with_rotary, without = (
-        hf.index([(x[0], y) for x, y in pairs()], **QUICK, rotated=position, length=60)
-        for position in (ROPE, None)
+        hf.index([(x[0], y) for x, y in pairs()], **QUICK, rotated=position, length=length)
+        for position, length in ((ROPE, 60), (None, None))
     )
     calls = {
         "select": lambda it, x, y: it.select(x, y),
@@ -385,7 +387,9 @@ STACK = np.stack([MASK, ~MASK])[:, :36, :36]
         ({"first": -1}, "first must"),
         ({"dtype": "float64"}, "dtype must"),
         ({"form": "mean"}, "form must"),
-        ({"length": 45}, "length must be an integer of at least 46; got 45"),
+        ({"length": 45, "rotated": ROPE}, "length must be an integer of at least 46; got 45"),
+        ({"length": 60}, "length must go with rotary positions"),
+        ({"mass": 0.9, "dim": None, "keys": 60}, "mass needs passages with rows that see more"),
         ({"length": 2**40, "rotated": ROPE}, "length"),
         ({"rotated": "alibi"}, "rotated must be a rotary position"),
         ({"held_out": 1}, "held_out must"),

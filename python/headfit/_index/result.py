@@ -77,7 +77,7 @@ class IndexQuality(Shown):
     ) -> Self:
         """Summarise what the core measured of the rows of passages that have more free keys."""
         places = [m + np.arange(-len(rows[0]), 0) for rows, m in zip(judged, lengths, strict=True)]
-        place = np.concatenate(places)
+        place = np.concatenate(places).clip(0)
         columns = [np.concatenate(column) for column in zip(*judged, strict=True)]
         chosen = (columns[1] > keys) & (columns[3] > 0)
         if not chosen.any():
@@ -290,11 +290,14 @@ class Index(Result):
             For arguments that do not fit.
         """
         count, threads = self._count(keys), thread_count(num_threads)
-        given = [self._passage(x, None, {}, i) for i, x in enumerate(given_alone(passages))]
-        judged = [
-            _core.judge_index(x.core, self._maps, self._core_options, count, threads) for x in given
-        ]
-        return IndexQuality.of(judged, [x.m for x in given], count - self.window - self.first)
+        judged, lengths = [], []
+        for place, passage in enumerate(given_alone(passages)):
+            own = self._passage(passage, None, {}, place)
+            lengths.append(own.m)
+            judged.append(
+                _core.judge_index(own.core, self._maps, self._core_options, count, threads)
+            )
+        return IndexQuality.of(judged, lengths, count - self.window - self.first)
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return the maps by name."""

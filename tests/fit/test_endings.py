@@ -16,7 +16,7 @@ from headfit import cli
 from headfit._base.calls import calls_until
 from headfit._fit import head as heads
 from headfit._fit.method import doubled, galloping, tried
-from headfit._target.structure import global_columns, heavy_notes
+from headfit._target.target import global_columns, heavy_notes
 
 A = hf.patterns.random_regular(128, k=4, gamma=2.0, rng=0)
 PROJECTION = {"method": "projection", "leak": 0.3, "distortion": 2.0}

@@ -9,9 +9,9 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
-from headfit._filter.remainder import Parts
+from headfit._filter.stencil import Parts
 from headfit._target.append_dims import without_columns
-from headfit._target.structure import Blocks
+from headfit._target.target import Blocks
 from headfit.errors import InputError
 
 

@@ -29,8 +29,7 @@ from headfit._fit.result import Ending, Fit, Search, Trial, advice
 from headfit._target.append_dims import appended
 from headfit._target.certificate import Certificate
 from headfit._target.certify import certify
-from headfit._target.structure import global_columns, heavy_notes
-from headfit._target.target import TargetLike, as_target
+from headfit._target.target import TargetLike, as_target, global_columns, heavy_notes
 from headfit.errors import CertificateError, InputError, NonFiniteError
 
 SEARCH_SECONDS = 60.0

@@ -21,12 +21,10 @@ from headfit._base.arrays import NARROW, FloatArray, array_dtype, round_to
 from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances, with_margin
 from headfit._cluster.cluster import Cluster
-from headfit._filter.remainder import Parts
-from headfit._filter.stencil import Stencil
+from headfit._filter.stencil import Parts, Stencil
 from headfit._fit.result import Ending
 from headfit._target.append_dims import heavier_by, leak_without, without_columns
-from headfit._target.structure import Blocks
-from headfit._target.target import Target
+from headfit._target.target import Blocks, Target
 from headfit.errors import InputError
 
 # Part of each tolerance that is reserved for rounding Q and K to the dtype they are stored in.

@@ -13,7 +13,7 @@ from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._filter.demand import Demand
 from headfit._filter.design import design
-from headfit._filter.remainder import Parts
+from headfit._filter.stencil import Parts
 from headfit._fit.head import FIRST_RESERVE, Head, Problem, narrowed, reserved
 from headfit._fit.learned import Learned, learned, likely_dim, norm_limit
 from headfit._fit.method import Attempt, Method, Patience, bisected

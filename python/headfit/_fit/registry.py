@@ -16,7 +16,7 @@ from headfit._fit.mixed import Mixed, dims_beside
 from headfit._fit.projection import Projection
 from headfit._fit.result import Search
 from headfit._fit.toeplitz import Toeplitz, likely_filter_dim
-from headfit._target.structure import Blocks
+from headfit._target.target import Blocks
 from headfit.errors import InputError
 
 # With more nonzeros per row than this, a filter is tried first; the learned method finds smaller

@@ -21,8 +21,7 @@ from headfit._fit.result import Fit
 from headfit._plan.result import Plan, PlanAttempt, advice_of
 from headfit._target.certificate import Certificate
 from headfit._target.certify import certify
-from headfit._target.structure import global_columns
-from headfit._target.target import Target
+from headfit._target.target import Target, global_columns
 from headfit.errors import InputError, TooLargeError
 
 LONGEST_BOUND = 3.0  # seconds of a search for a lower bound, which finds little more in more

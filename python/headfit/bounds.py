@@ -16,17 +16,9 @@ from headfit._lower.lower import LowerBound, lower
 from headfit.errors import InputError
 
 __all__ = [
-    "GeneralBound",
-    "LowerBound",
-    "counting",
-    "every_subset",
-    "leak_for_stray",
-    "logit_range",
-    "lower",
-    "projection_dim",
-    "random_keys_dim",
-    "stray_for_leak",
-]
+    "GeneralBound", "LowerBound", "counting", "every_subset", "leak_for_stray", "logit_range",
+    "lower", "projection_dim", "random_keys_dim", "stray_for_leak",
+]  # fmt: skip
 
 _LARGEST_LOG_RATIO = math.log(sys.float_info.max) - math.log(math.ulp(0.0))  # of two floats
 

@@ -3,16 +3,9 @@
 from typing import Any
 
 __all__ = [
-    "CaptureError",
-    "CertificateError",
-    "FileError",
-    "HeadfitError",
-    "InputError",
-    "MissingFileError",
-    "NonFiniteError",
-    "TargetError",
-    "TooLargeError",
-]
+    "CaptureError", "CertificateError", "FileError", "HeadfitError", "InputError",
+    "MissingFileError", "NonFiniteError", "TargetError", "TooLargeError",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

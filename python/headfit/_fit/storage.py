@@ -29,17 +29,9 @@ from headfit.errors import InputError
 
 # The dtypes of safetensors files.
 _DTYPES = {
-    "BOOL": "?",
-    "I8": "<i1",
-    "I32": "<i4",
-    "I64": "<i8",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F32": "<f4",
-    "F64": "<f8",
-}
+    "BOOL": "?", "I8": "<i1", "I32": "<i4", "I64": "<i8", "F16": "float16", "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F32": "<f4", "F64": "<f8",
+}  # fmt: skip
 
 Record = TypeVar("Record")
 

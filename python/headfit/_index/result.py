@@ -15,7 +15,7 @@ from headfit._attention.attention import Attention
 from headfit._base.arguments import as_count, shown, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import Shown, plain_dict, text_table
+from headfit._base.display import Shown, plain_dict
 from headfit._base.machine import require_memory
 from headfit._base.positions import as_rotary
 from headfit._compress.maps import PARTS, by_eighths
@@ -27,7 +27,6 @@ from headfit.errors import InputError
 FORMS = ("sum", "dot")
 DTYPES = {"float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8, "int4": 4}
 """The bits of a number; with 8 and fewer a key has a scale of 16 bits."""
-MEANS = ("share_mean", "share_05", "share_01", "gain", "heaviest")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -395,27 +394,17 @@ class Indexes(ResultByName[Index]):
         """The mean over key heads of what is stored of a key."""
         return self._mean("bytes")
 
-    def __str__(self) -> str:
-        """Return a table: what each way of finding keys finds, in the mean over the heads."""
-        names = ("share of the best keys' mass", "5%", "1%", "worst", "gain", "heaviest found")
-        heads = self.heads.values()
-        ways = {"index": [h.quality for h in heads]}
-        ways |= {w: [h.others[w] for h in heads] for w in next(iter(heads)).others}
-        rows = []
-        for way, found in ways.items():
-            q = [vars(x) for x in found if x.rows] or [vars(IndexQuality())]
-            means = {n: float(np.mean([x[n] for x in q])) for n in MEANS}
-            rows.append([way, *(f"{means[n]:.3f}" for n in MEANS[:3]),
-                         f"{min(x['share_worst'] for x in q):.2f}",
-                         *(f"{means[n]:.3f}" for n in MEANS[3:])])  # fmt: skip
-        return text_table(repr(self), ["", *names], rows)
-
     def _facts(self) -> dict[str, str]:
-        judged = (head.quality for head in self.heads.values())
-        shares = [quality.share_mean for quality in judged if quality.rows] or [math.nan]
+        ways = {"finds": [head.quality for head in self.heads.values()]}
+        for name in ("kq-svd", "loki"):
+            ways[name] = [head.others[name] for head in self.heads.values()]
+        shares = {way: [x.share_mean for x in of if x.rows] for way, of in ways.items()}
         return {
             "heads": f"{len(self.heads)} key heads: {self.bytes:.3g} bytes per key",
-            "finds": f"{np.mean(shares):.4f} of the best keys' mass, in the worst head "
-            f"{min(shares):.4f}",
+            **{
+                way: f"{np.mean(x):.4f} of the best keys' mass, in the worst head {min(x):.4f}"
+                for way, x in shares.items()
+                if x
+            },
             "time": f"{self.seconds:.3g} s",
         }

@@ -80,7 +80,10 @@ def checked_fit_point(said: Mapping[str, Any]) -> dict[str, Any]:
     kind = as_choice(point.get("pattern"), "pattern", kinds)
     word = as_choice(point.get("method", DEFAULTS["method"]), "method", tuple(METHODS))
     known = {
-        **{name: (str(p.annotation), p.default) for name, p in _parameters(kind).items()},
+        **{
+            name: (inspect.formatannotation(p.annotation), p.default)
+            for name, p in _parameters(kind).items()
+        },
         **{name: ("", default) for name, default in DEFAULTS.items()},
         **{name: ("", option.default) for name, option in _options(word, kind).items()},
     }
@@ -123,7 +126,7 @@ def _options(word: str, pattern: str) -> dict[str, dataclasses.Field[Any]]:
 
 def _typed(value: Any, name: str, annotation: str) -> Any:
     """Check the type of an argument of a pattern; its range is for others to check."""
-    kinds = annotation.replace(" | None", "")
+    kinds = annotation.strip("'").replace(" | None", "")
     if kinds == "int":
         return as_count(value, name, 0)
     if kinds == "float":

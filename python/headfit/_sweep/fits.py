@@ -80,10 +80,7 @@ def checked_fit_point(said: Mapping[str, Any]) -> dict[str, Any]:
     kind = as_choice(point.get("pattern"), "pattern", kinds)
     word = as_choice(point.get("method", DEFAULTS["method"]), "method", tuple(METHODS))
     known = {
-        **{
-            name: (inspect.formatannotation(p.annotation), p.default)
-            for name, p in _parameters(kind).items()
-        },
+        **_parameters(kind),
         **{name: ("", default) for name, default in DEFAULTS.items()},
         **{name: ("", option.default) for name, option in _options(word, kind).items()},
     }
@@ -110,10 +107,12 @@ def checked_fit_point(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _parameters(kind: str) -> dict[str, inspect.Parameter]:
+def _parameters(kind: str) -> dict[str, tuple[str, Any]]:
+    """Return the types, as text, and the defaults of what a pattern is made of."""
     parameters = dict(inspect.signature(getattr(patterns, kind)).parameters)
     del parameters["rng"]  # the key `seed` stands for it
-    return parameters
+    text = inspect.formatannotation
+    return {name: (text(p.annotation).strip("'"), p.default) for name, p in parameters.items()}
 
 
 @cache
@@ -126,7 +125,7 @@ def _options(word: str, pattern: str) -> dict[str, dataclasses.Field[Any]]:
 
 def _typed(value: Any, name: str, annotation: str) -> Any:
     """Check the type of an argument of a pattern; its range is for others to check."""
-    kinds = annotation.strip("'").replace(" | None", "")
+    kinds = annotation.replace(" | None", "")
     if kinds == "int":
         return as_count(value, name, 0)
     if kinds == "float":

@@ -1,5 +1,7 @@
 """What rotary positions can express without content: filters of a RoPE's own frequencies."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import math

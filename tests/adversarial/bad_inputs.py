@@ -1191,6 +1191,20 @@ def model_doors(known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
     yield Door("torch.smaller_heads", smaller, {}, {"model": no_models, "heads": no_maps}, {
         "heads": "heads?|layer",
     })  # fmt: skip
+    found = hf.index(heads.passages(), dim=2, effort=0, keys=2, window=1, first=0)
+    small = found["model", 0]
+
+    def selecting(**given: Any) -> None:
+        torch.set_num_threads(1)
+        with ht.indexed(**{"model": model, "heads": found, **given}):
+            model(batch)
+
+    no_indexes: list[Any] = [None, *JUNK, [], {}, True, small, [small], {"model": small}]
+    no_indexes += [{("model", 0): 5}, {("model", 7): small}, {("other", 0): small}]
+    yield Door("torch.indexed", selecting, {}, {
+        "model": no_models, "heads": no_indexes, "keys": counts(1),
+        "num_threads": known["num_threads"],
+    }, {"heads": "heads?|layer"})  # fmt: skip
 
 
 def model_with_a_rotary() -> Any:

@@ -129,8 +129,8 @@ TAKE_NO_HEAD = {
     "Attention.check_plain", "Attention.check_settings", "SelfAttention.input_for",
     "patterns.from_graph", "plot.curve", "plot.growth", "results.TvCurve.of", "sweep.run",
     "torch.CapturedHeads.run", "torch.FittedAttention.with_fits",
-    "torch.SmallCache", "torch.from_projections", "torch.rotary_position", "torch.smaller_heads",
-    "torch.to_multihead_attention",
+    "torch.SmallCache", "torch.from_projections", "torch.indexed", "torch.rotary_position",
+    "torch.smaller_heads", "torch.to_multihead_attention",
 }  # fmt: skip
 # Parameters that are no heads in any function.
 NO_HEADS = {
@@ -467,13 +467,15 @@ def _index(q, k, options):
     return about([small.quality.mass, small.quality.exact_mass], expected)
 
 
-def an_index(q: np.ndarray, k: np.ndarray) -> Any:
-    return hf.index(passages(q, k), **FINDS)
+def an_index(q: np.ndarray, k: np.ndarray, options: Options) -> Any:
+    """An index for the positions of what it is used for, which it must know."""
+    position = {name: value for name, value in options.items() if name == "position"}
+    return hf.index([hf.Attention(*pair, **position) for pair in passages(q, k)], **FINDS)
 
 
 @function("results.Index.apply")
 def _apply_index(q, k, options):
-    small = an_index(q, k)
+    small = an_index(q, k, options)
 
     def expected(o: Options) -> np.ndarray:
         found = chosen(scores_of(small, q, k, o))
@@ -484,14 +486,14 @@ def _apply_index(q, k, options):
 
 @function("results.Index.scores")
 def _scores(q, k, options):
-    small = an_index(q, k)
+    small = an_index(q, k, options)
     found = small.scores(hf.Attention(q, k, **options))
     return about(found, lambda o: scores_of(small, q, k, o))
 
 
 @function("results.Index.select")
 def _select(q, k, options):
-    small = an_index(q, k)
+    small = an_index(q, k, options)
     columns = np.zeros((N, N + 1), bool)
     found = small.select(hf.Attention(q, k, **options))
     np.put_along_axis(columns, found, True, axis=1)
@@ -738,14 +740,16 @@ def surface() -> Iterator[tuple[str, Any]]:
 
 
 def may_take_heads(function: Any) -> bool:
+    kinds = {
+        name: inspect.formatannotation(p.annotation)
+        .replace("typing.", "")
+        .replace("tuple[Any, ...]", "")
+        for name, p in inspect.signature(function).parameters.items()
+    }
     return any(
-        re.search(r"HeadLike|\bAttention\b", str(p.annotation))
-        or (
-            "Any" in str(p.annotation)
-            and "[Any]" not in str(p.annotation)
-            and p.name not in NO_HEADS
-        )
-        for p in inspect.signature(function).parameters.values()
+        re.search(r"HeadLike|\bAttention\b", kind)
+        or ("Any" in kind and "[Any]" not in kind and name not in NO_HEADS)
+        for name, kind in kinds.items()
     )
 
 

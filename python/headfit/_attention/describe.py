@@ -1,5 +1,7 @@
 """`describe`: measures of what heads attend to, in a table with one row per head."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Unpack

@@ -1,5 +1,7 @@
 """The methods of `Attention` as plain functions of queries and keys, for a single call each."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Unpack, overload

@@ -1,5 +1,7 @@
 """`SelfAttention`: a self-attention module with fixed weights, applied to different inputs."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial

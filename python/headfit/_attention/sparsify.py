@@ -1,5 +1,7 @@
 """`sparsify`: sparse patterns from attention matrices, with few entries per row and column."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -21,13 +21,9 @@ FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 
 # Significant bits of each format, including the implicit leading one.
 DIGITS = {
-    "float64": 53,
-    "float32": 24,
-    "float16": 11,
-    "bfloat16": 8,
-    "float8_e4m3fn": 4,
+    "float64": 53, "float32": 24, "float16": 11, "bfloat16": 8, "float8_e4m3fn": 4,
     "float8_e5m2": 3,
-}
+}  # fmt: skip
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
 HEAD_DTYPES = (*DTYPES, *FLOAT8)

@@ -1,5 +1,7 @@
 """Smaller caches of keys: latents of a few bits for all key heads of a layer."""
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence

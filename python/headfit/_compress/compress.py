@@ -1,5 +1,7 @@
 """Compressing heads: maps of queries and keys that make them smaller for every input."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, overload

@@ -1,5 +1,7 @@
 """Fitting: from a sparse pattern to a head that produces it, with a certificate."""
 
+from __future__ import annotations
+
 import math
 import time
 from contextlib import nullcontext

@@ -48,11 +48,8 @@ FIRST = Tolerances(leak=0.5, distortion=2.0)
 
 # What the core's words for the end of a descent mean for a head that does not certify.
 ENDED: dict[str, Ending] = {
-    "met": "stalled",
-    "step limit": "steps",
-    "time limit": "time limit",
-    "stopped": "callback",
-}
+    "met": "stalled", "step limit": "steps", "time limit": "time limit", "stopped": "callback",
+}  # fmt: skip
 
 Callback = Callable[[int, int, float], Any]
 Start = tuple[FloatArray, FloatArray]

@@ -139,13 +139,9 @@ class Auto(Learned):
 
 
 METHODS: Mapping[str, Callable[..., Method]] = {
-    "auto": Auto,
-    "learned": Learned,
-    "max-margin": MaxMargin,
-    "mixed": Mixed,
-    "projection": Projection,
-    "toeplitz": Toeplitz,
-}
+    "auto": Auto, "learned": Learned, "max-margin": MaxMargin, "mixed": Mixed,
+    "projection": Projection, "toeplitz": Toeplitz,
+}  # fmt: skip
 
 
 def as_method(method: Any) -> Method:

@@ -36,11 +36,8 @@ _PLAIN = ("scale", "dtype", "method", "status", "stopped", "advice", "seconds", 
 
 # What stood in the way for each word of `Ending`. A fit that stalled is looked at more closely.
 _OBSTACLES: dict[str, Obstacle] = {
-    "time limit": "time",
-    "steps": "steps",
-    "callback": "callback",
-    "infeasible": "bound",
-}
+    "time limit": "time", "steps": "steps", "callback": "callback", "infeasible": "bound",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

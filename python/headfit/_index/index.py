@@ -1,5 +1,7 @@
 """The smallest head that finds the keys a trained head attends to."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -185,10 +187,9 @@ def index(
             found[name] = _judged(result, group, start, running.threads)
         if len(found) == len(groups):
             break
-    results = {name: found[name] for name in groups}
     if not isinstance(passages, Mapping):
-        return results[None]
-    return Indexes(results, time.perf_counter() - begun)
+        return found[None]
+    return Indexes({name: found[name] for name in groups}, time.perf_counter() - begun)
 
 
 def _judged(result: Index, group: Group, starts: Mapping[str, Any], threads: int) -> Index:
@@ -198,5 +199,4 @@ def _judged(result: Index, group: Group, starts: Mapping[str, Any], threads: int
     for name, maps in starts.items():
         p_q, p_k = split(maps, group.heads)
         others[name] = replace(result, P_q=p_q, P_k=p_k).judge(passages, num_threads=threads)
-    quality = result.judge(passages, num_threads=threads)
-    return replace(result, quality=quality, others=others)
+    return replace(result, quality=result.judge(passages, num_threads=threads), others=others)

@@ -1,5 +1,7 @@
 """`plan`: is a head of this size and format enough for a pattern, and how large are its logits?"""
 
+from __future__ import annotations
+
 import functools
 import math
 import os

@@ -1,5 +1,7 @@
 """How far the attention of a head is from a dense target."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

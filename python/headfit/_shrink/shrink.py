@@ -1,5 +1,7 @@
 """Shrinking: a smaller head whose attention stays close to that of a larger one, or to a matrix."""
 
+from __future__ import annotations
+
 import itertools
 import math
 import time

@@ -1,5 +1,7 @@
 """`append_dims`: a coordinate of their own for exempt columns, such as sinks."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

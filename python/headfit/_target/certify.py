@@ -1,5 +1,7 @@
 """`certify`: the scan that judges an attention matrix against a sparse target."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from functools import partial

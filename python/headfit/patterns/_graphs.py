@@ -1,5 +1,7 @@
 """Patterns of graphs: the caller's, grids, trees, hypercubes, and random regular ones."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any, Unpack
 

@@ -1,5 +1,7 @@
 """Nearest-neighbour patterns: exact, and chosen greedily under a bound on columns."""
 
+from __future__ import annotations
+
 from importlib import resources
 from typing import Literal, Unpack
 

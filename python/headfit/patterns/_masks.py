@@ -3,6 +3,8 @@
 PyTorch is not imported here: whoever passes one of its objects has imported it.
 """
 
+from __future__ import annotations
+
 import re
 import sys
 from collections.abc import Iterable, Iterator

@@ -1,5 +1,7 @@
 """`compare` and `keys`: a head beside its target, entry by entry, and the keys of one row."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

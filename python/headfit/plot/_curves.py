@@ -1,5 +1,7 @@
 """`curve` and `growth`: closeness against the head size, and the size against the tokens."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle

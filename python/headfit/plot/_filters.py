@@ -1,5 +1,7 @@
 """`translation` and `rope`: logits by offset, and what rotary positions reach without content."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any

@@ -1,5 +1,7 @@
 """`certificate`, `search` and `plan`: the rows of a fit, and the sizes and heads it tried."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from functools import partial

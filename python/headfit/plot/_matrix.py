@@ -1,5 +1,7 @@
 """`attention`, `heads_grid`, `offsets`: attention as images, and its share at each distance."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

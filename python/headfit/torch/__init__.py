@@ -36,17 +36,9 @@ if TYPE_CHECKING:
     from headfit.torch.small_cache import SmallCache
 
 __all__ = [
-    "CapturedHeads",
-    "CapturedLayer",
-    "FittedAttention",
-    "SmallerHeads",
-    "capture",
-    "from_projections",
-    "indexed",
-    "rotary_position",
-    "smaller_heads",
-    "to_multihead_attention",
-]
+    "CapturedHeads", "CapturedLayer", "FittedAttention", "SmallerHeads", "capture",
+    "from_projections", "indexed", "rotary_position", "smaller_heads", "to_multihead_attention",
+]  # fmt: skip
 if find_spec("transformers") is not None:
     __all__ += ["SmallCache"]
 

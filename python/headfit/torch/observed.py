@@ -23,12 +23,9 @@ _WITHOUT_EFFECT = {
 _PLACES = ("query", "key", "value", "attention_mask")
 _PLACES_OF_TORCH = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _OPTIONS = {
-    "mask": "attention_mask",
-    "scale": "scaling",
-    "bias": "position_bias",
-    "softcap": "softcap",
+    "mask": "attention_mask", "scale": "scaling", "bias": "position_bias", "softcap": "softcap",
     "sinks": "s_aux",
-}
+}  # fmt: skip
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn|multihead_attn", re.IGNORECASE)
 _MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 

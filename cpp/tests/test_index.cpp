@@ -34,10 +34,13 @@ Problem<float> problem(Index n, std::uint64_t seed, int kind = 0) {
     p.softcap = 3;
     p.sinks = {0.5, -1, 2};
   }
-  if (kind == 2) {  // padding on the left, and a hole
-    p.keys = std::make_unique<bool[]>(static_cast<std::size_t>(n));
-    for (Index j = 0; j < n; ++j) p.keys[static_cast<std::size_t>(j)] = j > 5 && j % 7 != 3;
+  if (kind == 2) {  // padding on the left, and a hole, the same for each head
+    p.keys = std::make_unique<bool[]>(static_cast<std::size_t>(heads * n));
+    for (Index j = 0; j < heads * n; ++j) {
+      p.keys[static_cast<std::size_t>(j)] = j % n > 5 && j % n % 7 != 3;
+    }
     p.mask.keys = p.keys.get();
+    p.mask.keys_head = n;
     p.mask.keys_col = 1;
   }
   if (kind == 3) p.mask.right.reset();
@@ -318,6 +321,10 @@ TEST(descent_lowers_the_loss_and_repeats_itself) {
   group.choosing = 1;
   check_throws<InputError>(__FILE__, __LINE__, "rows for each query head",
                            [&] { fit_index(group, start.topRows(5), options, {}); });
+  const Problem<float> padded = problem(60, 1, 2);
+  padded.keys[61] = !padded.keys[61];
+  check_throws<InputError>(__FILE__, __LINE__, "have the same mask",
+                           [&] { check_index_passage(padded.source()); });
   Problem<float> biased = problem(60, 1);
   biased.bias.assign(heads * 60 * 60, 0.5f);
   check_throws<InputError>(__FILE__, __LINE__, "knows no bias",

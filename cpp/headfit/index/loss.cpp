@@ -59,7 +59,8 @@ IndexLoss::Sums IndexLoss::differentiate(Index r, const float* attention,
     for (Index h = 0; h < heads; ++h) part_of(products_.products(h, r), 0, products_.cols()) = 0;
     return {};
   }
-  // Of each head: the logarithm of its share of F, within a factor; by the largest product of F.
+  // Of each head: the logarithm of its sum of exponentials, and that of a_h at its largest product on
+  // F, to which the exponentials on F are relative. In the form dot all keys have one scale.
   std::vector<float> log_share(static_cast<std::size_t>(heads)), log_sum(log_share);
   for (Index h = 0; h < heads; ++h) {
     float* x = products_.products(h, r);

@@ -122,6 +122,16 @@ struct UserCode {
   StandardArithmetic kept;
 };
 
+// What calls done(number, loss) after each of several fits; empty for None.
+template <class Result>
+std::function<void(Index, const Result&)> loss_report(const py::object& done) {
+  if (done.is_none()) return {};
+  return [&done](Index at, const Result& result) {
+    const UserCode here;
+    done(at, result.loss);
+  };
+}
+
 // The time at which calls from this thread end with a TimeoutError.
 inline std::chrono::steady_clock::time_point& call_deadline() {
   thread_local auto deadline = std::chrono::steady_clock::time_point::max();

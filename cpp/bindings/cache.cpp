@@ -42,13 +42,7 @@ py::list fit_layers_of(const std::vector<LayerArrays>& given,
   const PythonRun run(threads);
   std::vector<LayerPassages> layers;
   for (const LayerArrays& layer : given) layers.push_back(layer.view());
-  std::function<void(Index, const LatentResult&)> report;
-  if (!done.is_none()) {
-    report = [&](Index at, const LatentResult& result) {
-      const UserCode here;
-      done(at, result.loss);
-    };
-  }
+  const auto report = loss_report<LatentResult>(done);
   std::vector<LatentResult> results;
   {
     const py::gil_scoped_release release;

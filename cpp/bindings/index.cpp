@@ -38,13 +38,7 @@ py::list fit_indexes_of(const std::vector<IndexArrays>& given, const std::vector
   std::vector<Matrix<float>> maps;
   for (const IndexArrays& group : given) groups.push_back(group.view());
   for (const py::array& start : starts) maps.push_back(maps_of(start));
-  std::function<void(Index, const IndexResult&)> report;
-  if (!done.is_none()) {
-    report = [&](Index at, const IndexResult& result) {
-      const UserCode here;
-      done(at, result.loss);
-    };
-  }
+  const auto report = loss_report<IndexResult>(done);
   std::vector<IndexResult> results;
   {
     const py::gil_scoped_release release;

@@ -1,10 +1,9 @@
 #include "headfit/cache/fit_latents.hpp"
 
-#include <mutex>
-#include <random>
-
 #include "headfit/descent/adam.hpp"
 #include "headfit/descent/limits.hpp"
+#include "headfit/descent/row_samples.hpp"
+#include "headfit/descent/side_by_side.hpp"
 
 namespace headfit {
 namespace {
@@ -27,7 +26,7 @@ class Descent {
         fitted_(loss.passages() - layer.choosing),
         first_choosing_(layer.choosing > 0 ? fitted_ : 0),
         options_(options),
-        random_(options.seed) {}
+        samples_(options.seed) {}
 
   LatentResult run() {
     const Stopwatch stopwatch;
@@ -93,31 +92,17 @@ class Descent {
     return size;
   }
 
-  // One random row of each of as many equal parts of a random passage.
   PassageRows any_rows() {
-    const Index passage = below(fitted_), all = loss_.rows(passage);
-    const Index count = std::min(options_.rows, all);
-    rows_.resize(static_cast<std::size_t>(count));
-    for (Index i = 0; i < count; ++i) {
-      const Index first = i * all / count, end = (i + 1) * all / count;
-      rows_[static_cast<std::size_t>(i)] = first + below(end - first);
-    }
-    return {passage, rows_};
-  }
-  Index below(Index limit) {
-    return static_cast<Index>(random_() % static_cast<std::uint64_t>(limit));
+    const Index passage = samples_.below(fitted_);
+    return {passage, samples_.random(options_.rows, loss_.rows(passage))};
   }
 
   double validated(const LatentMaps& maps) {
     double sum = 0;
     for (Index p = first_choosing_; p < loss_.passages(); ++p) {
       checkpoint();
-      const Index all = loss_.rows(p), count = std::min(options_.validated_rows, all);
-      rows_.resize(static_cast<std::size_t>(count));
-      for (Index i = 0; i < count; ++i) {
-        rows_[static_cast<std::size_t>(i)] = ((2 * i + 1) * all) / (2 * count);
-      }
-      sum += loss_.evaluate(maps, format_, {p, rows_}, nullptr, work_);
+      const std::vector<Index>& rows = samples_.even(options_.validated_rows, loss_.rows(p));
+      sum += loss_.evaluate(maps, format_, {p, rows}, nullptr, work_);
     }
     return sum / static_cast<double>(loss_.passages() - first_choosing_);
   }
@@ -128,8 +113,7 @@ class Descent {
   const LatentOptions& options_;
   LatentFormat format_;
   double start_loss_ = 0;
-  std::mt19937_64 random_;
-  std::vector<Index> rows_;
+  descent::RowSamples samples_;
   KeyLoss::Work work_;
 };
 
@@ -154,16 +138,9 @@ std::vector<LatentResult> fit_layers(std::span<const LayerPassages> layers,
                                      const std::function<void(Index, const LatentResult&)>& done,
                                      const Run& run) {
   if (layers.size() != options.size()) throw InputError("there must be options for each layer");
-  std::vector<LatentResult> results(layers.size());
-  std::mutex reporting;
-  parallel_for(static_cast<Index>(layers.size()), run, [&](Index at) {
-    const auto place = static_cast<std::size_t>(at);
-    results[place] = fit_latents(layers[place], options[place], Run{1, {}});
-    if (!done) return;
-    const std::lock_guard lock(reporting);
-    done(at, results[place]);
+  return descent::side_by_side(layers.size(), done, run, [&](std::size_t at) {
+    return fit_latents(layers[at], options[at], Run{1, {}});
   });
-  return results;
 }
 
 }  // namespace headfit

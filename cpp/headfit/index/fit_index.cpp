@@ -1,10 +1,9 @@
 #include "headfit/index/fit_index.hpp"
 
-#include <mutex>
-#include <random>
-
 #include "headfit/descent/adam.hpp"
 #include "headfit/descent/limits.hpp"
+#include "headfit/descent/row_samples.hpp"
+#include "headfit/descent/side_by_side.hpp"
 
 namespace headfit {
 namespace {
@@ -34,7 +33,7 @@ class Descent {
         size_(given.passages[0].q.cols),
         fitted_(static_cast<Index>(given.passages.size()) - given.choosing),
         maps_{start},
-        random_(settings.seed) {}
+        samples_(settings.seed) {}
 
   IndexResult run() {
     const Stopwatch stopwatch;
@@ -46,9 +45,11 @@ class Descent {
         StackedMaps{Matrix<float>::Zero(maps_.all.rows(), maps_.all.cols())});
     for (Index step = 0; step < settings_.steps; ++step) {
       checkpoint();
-      const LogitSource<float>& passage = any_rows();
-      const Index moved = given_.reach > 0 ? below(given_.reach + 1) : 0;
-      loss_.evaluate(passage, moved_by(maps_.all, moved, true), options_, rows_, &gradient.all);
+      const LogitSource<float>& passage =
+          given_.passages[static_cast<std::size_t>(samples_.below(fitted_))];
+      const std::vector<Index>& rows = samples_.random(settings_.rows, passage.q.rows);
+      const Index moved = given_.reach > 0 ? samples_.below(given_.reach + 1) : 0;
+      loss_.evaluate(passage, moved_by(maps_.all, moved, true), options_, rows, &gradient.all);
       gradient.all = moved_by(gradient.all, moved, false);
       const double share = descent::step_share(step, settings_.steps, warm_up);
       adam.advance(maps_, gradient, unit, largest_rate * share);
@@ -97,21 +98,6 @@ class Descent {
     return unit;
   }
 
-  // One random row of each of as many equal parts of a random passage.
-  const LogitSource<float>& any_rows() {
-    const LogitSource<float>& passage = given_.passages[static_cast<std::size_t>(below(fitted_))];
-    const Index all = passage.q.rows, count = std::min(settings_.rows, all);
-    rows_.resize(static_cast<std::size_t>(count));
-    for (Index i = 0; i < count; ++i) {
-      const Index first = i * all / count, end = (i + 1) * all / count;
-      rows_[static_cast<std::size_t>(i)] = first + below(end - first);
-    }
-    return passage;
-  }
-  Index below(Index limit) {
-    return static_cast<Index>(random_() % static_cast<std::uint64_t>(limit));
-  }
-
   // Passages where they are, and moved as far as they may be.
   double validated() {
     double sum = 0;
@@ -119,14 +105,10 @@ class Descent {
     for (std::size_t p = static_cast<std::size_t>(given_.choosing > 0 ? fitted_ : 0);
          p < given_.passages.size(); ++p) {
       const LogitSource<float>& passage = given_.passages[p];
-      const Index all = passage.q.rows, some = std::min(settings_.validated_rows, all);
-      rows_.resize(static_cast<std::size_t>(some));
-      for (Index i = 0; i < some; ++i) {
-        rows_[static_cast<std::size_t>(i)] = ((2 * i + 1) * all) / (2 * some);
-      }
+      const std::vector<Index>& rows = samples_.even(settings_.validated_rows, passage.q.rows);
       for (Index moved = 0; moved <= given_.reach; moved += std::max<Index>(1, given_.reach)) {
         checkpoint();
-        sum += loss_.evaluate(passage, moved_by(maps_.all, moved, true), options_, rows_, nullptr);
+        sum += loss_.evaluate(passage, moved_by(maps_.all, moved, true), options_, rows, nullptr);
         ++count;
       }
     }
@@ -138,8 +120,7 @@ class Descent {
   const IndexDescent& settings_;
   Index size_, fitted_;
   StackedMaps maps_;
-  std::mt19937_64 random_;
-  std::vector<Index> rows_;
+  descent::RowSamples samples_;
   IndexLoss loss_;
 };
 
@@ -169,16 +150,9 @@ std::vector<IndexResult> fit_indexes(std::span<const IndexPassages> groups,
                                      const std::function<void(Index, const IndexResult&)>& done,
                                      const Run& run) {
   if (groups.size() != starts.size()) throw InputError("there must be a start for each group");
-  std::vector<IndexResult> results(groups.size());
-  std::mutex reporting;
-  parallel_for(static_cast<Index>(groups.size()), run, [&](Index at) {
-    const auto place = static_cast<std::size_t>(at);
-    results[place] = fit_index(groups[place], starts[place], options, descent);
-    if (!done) return;
-    const std::lock_guard lock(reporting);
-    done(at, results[place]);
+  return descent::side_by_side(groups.size(), done, run, [&](std::size_t at) {
+    return fit_index(groups[at], starts[at], options, descent);
   });
-  return results;
 }
 
 }  // namespace headfit

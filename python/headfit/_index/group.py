@@ -81,28 +81,26 @@ class Group(Divided):
 
         Moments are averaged over moves of the positions.
         """
-        queries = np.zeros((self.heads, self.dim, self.dim))
-        centred, plain = np.zeros((2, self.dim, self.dim))
+        moments = np.zeros((self.heads + 2, self.dim, self.dim))
         for passage in self.part(self.parts.calibration):
             q, k = (x.astype(np.float64) for x in passage.stored)
             q, k = q.reshape(self.heads, -1, self.dim), k[_seen(passage)]
-            queries += np.swapaxes(q, 1, 2) @ q / q.shape[1]
-            plain += k.T @ k / len(k)
+            moments[:-2] += np.swapaxes(q, 1, 2) @ q / q.shape[1]
+            moments[-2] += k.T @ k / len(k)
             k -= k.mean(axis=0)
-            centred += k.T @ k / len(k)
-        form = ClosedForm.of([self._averaged(q) for q in queries], self._averaged(centred))
-        return form, self._averaged(plain)
+            moments[-1] += k.T @ k / len(k)
+        *queries, plain, centred = self._averaged(moments)
+        return ClosedForm.of(queries, centred), plain
 
-    def _averaged(self, moment: Moment) -> Moment:
-        """Return the mean of a second moment over moves of the positions."""
+    def _averaged(self, moments: Moment) -> Moment:
+        """Return the means of second moments over moves of the positions."""
         if self.rotary is None or not self.reach:
-            return moment
-        mean = np.zeros_like(moment)
+            return moments
+        mean, unit = np.zeros_like(moments), np.eye(self.dim)
         for move in np.linspace(0, self.reach, MOVES).round():
             angles = move * self.rotary.frequencies
-            unit = np.eye(self.dim)
             turned = turn(unit, np.cos(angles), np.sin(angles), self.rotary.halves, unit.copy())
-            mean += turned.T @ moment @ turned / MOVES
+            mean += turned.T @ moments @ turned / MOVES
         return mean
 
     def starts(

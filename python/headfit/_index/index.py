@@ -156,6 +156,7 @@ def index(
 
     groups = of_each(passages, "key head", checked)
     closed = {name: group.closed_forms() for name, group in groups.items()}
+    cores = {name: group.core() for name, group in groups.items()}
     # The last size is tried where no smaller one suffices.
     sizes = (*SIZES, max(group.dim for group in groups.values()))
     found: dict[Any, Index] = {}
@@ -166,7 +167,7 @@ def index(
         ]
         done = None if callback is None else lambda at, loss, n=left: callback(n[at], loss)
         fits = _core.fit_indexes(
-            [groups[name].core() for name in left], [s["kq-svd"] for s in starts],
+            [cores[name] for name in left], [start["kq-svd"] for start in starts],
             _core.IndexOptions(form, dtype, first, window), descent, done, running.threads,
         )  # fmt: skip
         for name, start, (maps, start_loss, loss, seconds) in zip(left, starts, fits, strict=True):
@@ -185,8 +186,6 @@ def index(
                 if quality.share_mean < bound:
                     continue
             found[name] = _judged(result, group, start, running.threads)
-        if len(found) == len(groups):
-            break
     if not isinstance(passages, Mapping):
         return found[None]
     return Indexes({name: found[name] for name in groups}, time.perf_counter() - begun)

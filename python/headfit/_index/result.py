@@ -264,10 +264,8 @@ class Index(Result):
         """
         attention, count = self._passage(Q, K, options), self._count(keys)
         columns = self._select(attention, count, num_threads)
-        rows, _ = np.nonzero(columns >= 0)
-        places = (np.ones(len(rows), bool), (rows, columns[columns >= 0]))
         own: dict[str, Any] = {**vars(attention.options), "key_mask": None, "key_lengths": None}
-        own["mask"] = sp.csr_array(places, shape=(attention.n, attention.m))
+        own["mask"] = mask_of(columns, attention.m)
         return Attention(attention.Q, attention.K, **own)
 
     @standard_arithmetic()
@@ -408,3 +406,10 @@ class Indexes(ResultByName[Index]):
             },
             "time": f"{self.seconds:.3g} s",
         }
+
+
+def mask_of(columns: NDArray[np.int32], m: int) -> sp.csr_array:
+    """Return the mask of the keys of each row, of m keys; places of -1 have none."""
+    chosen = columns >= 0
+    parts = (chosen[chosen], columns[chosen], np.append(0, chosen.sum(axis=1).cumsum()))
+    return sp.csr_array(parts, shape=(len(columns), m))

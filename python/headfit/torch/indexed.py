@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from headfit._base.arguments import thread_count
-from headfit._index.result import Index
+from headfit._index.result import Index, mask_of
 from headfit.errors import InputError
 from headfit.torch.call import Call, key_head
 from headfit.torch.capture import Recorder
@@ -124,10 +124,10 @@ class _Selecting(Recorder):
             allowed &= np.tri(n, keys, call.k.shape[2] - n, dtype=bool)
         for b, passage, attention in call.entries():
             for at, index in own.items():
-                found = index.apply(
+                columns = index.select(
                     key_head(attention, at), keys=self.keys, num_threads=self.threads
                 )
-                chosen = found.mask.toarray()
+                chosen = mask_of(columns, attention.m).toarray()
                 chosen[~chosen.any(axis=1)] = True  # the layer's own mask hides all of such a row
                 readers = allowed[b, at * group : (at + 1) * group, :, : call.k.shape[2]]
                 readers[:, passage.rows, passage.keys] = chosen

@@ -49,11 +49,20 @@ class IndexLoss {
   };
   // Replaces the products of a row by the gradient of its part of the loss, times the sum of p.
   Sums differentiate(Index r, const float* attention, const IndexOptions& options);
+  // Replaces the products x of head h on F by their exponentials, relative to the largest.
+  void to_exponentials(Index h, float* x, const FreeKeys& free, IndexForm form);
+  // Returns the loss of a row, times the sum `mass` of p; writes its slopes by the sums over heads.
+  double find_slopes(Index r, const float* attention, const FreeKeys& free, double mass);
+  // Replaces exponentials by the gradient by the products.
+  void to_gradient(Index h, float* x, const FreeKeys& free, IndexForm form);
   void add_gradient(Index count, Matrix<float>& gradient);
 
   IndexProducts products_;
   Matrix<float> attention_, work_, by_queries_, by_keys_;
-  Eigen::ArrayXf sums_, slopes_;
+  // Of each head in a row: the logarithm of its sum of exponentials, and that of a_h where its product
+  // on F is largest; in the form dot all keys have one scale, and the latter is 0.
+  Eigen::ArrayXf log_sums_, log_shares_;
+  Eigen::ArrayXf sums_, slopes_;  // of each key: over heads, and of the loss by these
 };
 
 // Descends by Adam from given maps, with the rounding of what is stored inside.

@@ -49,78 +49,85 @@ double IndexLoss::evaluate(const LogitSource<float>& passage, const Matrix<float
 // sums is computed relative to the largest products of F.
 IndexLoss::Sums IndexLoss::differentiate(Index r, const float* attention,
                                          const IndexOptions& options) {
-  const Index heads = products_.heads();
   const FreeKeys free = products_.free_keys(r, options.kept);
   Sums found;
   free.for_each([&](Index first, Index count) {
     found.mass += Eigen::Map<const Eigen::ArrayXf>(attention + first, count).sum();
   });
   if (!(found.mass > 0)) {
-    for (Index h = 0; h < heads; ++h) part_of(products_.products(h, r), 0, products_.cols()) = 0;
+    for (Index h = 0; h < products_.heads(); ++h) {
+      part_of(products_.products(h, r), 0, products_.cols()) = 0;
+    }
     return {};
   }
-  // Of each head: the logarithm of its sum of exponentials, and that of a_h at its largest product on
-  // F, to which the exponentials on F are relative. In the form dot all keys have one scale.
-  std::vector<float> log_share(static_cast<std::size_t>(heads)), log_sum(log_share);
-  for (Index h = 0; h < heads; ++h) {
-    float* x = products_.products(h, r);
-    const auto [begin, end] = free.seen;
-    std::fill(x, x + begin, hidden);
-    std::fill(x + end, x + products_.cols(), hidden);
-    float top = hidden, most = part_of(x, begin, end - begin).maxCoeff(), sum = 0, kept = 0;
-    free.for_each([&](Index first, Index count) {
-      top = std::max(top, part_of(x, first, count).maxCoeff());
-    });
-    free.for_each([&](Index first, Index count) {
-      auto part = part_of(x, first, count);
-      part = (part == hidden).select(0.0f, (part - top).max(-negligible).exp());
-      sum += part.sum();
-    });
-    free.for_kept([&](Index c) { kept += std::exp(x[c] - most); });
-    const auto place = static_cast<std::size_t>(h);
-    log_sum[place] = most + std::log(sum * std::exp(top - most) + kept);
-    log_share[place] = options.form == IndexForm::sum ? top - log_sum[place] : 0.0f;
+  log_shares_.resize(products_.heads());
+  log_sums_.resize(products_.heads());
+  for (Index h = 0; h < products_.heads(); ++h) {
+    to_exponentials(h, products_.products(h, r), free, options.form);
   }
-  const float largest = *std::max_element(log_share.begin(), log_share.end());
+  found.loss = find_slopes(r, attention, free, found.mass);
+  for (Index h = 0; h < products_.heads(); ++h) {
+    to_gradient(h, products_.products(h, r), free, options.form);
+  }
+  return found;
+}
+
+void IndexLoss::to_exponentials(Index h, float* x, const FreeKeys& free, IndexForm form) {
+  const auto [begin, end] = free.seen;
+  std::fill(x, x + begin, hidden);
+  std::fill(x + end, x + products_.cols(), hidden);
+  float top = hidden, most = part_of(x, begin, end - begin).maxCoeff(), sum = 0, kept = 0;
+  free.for_each(
+      [&](Index first, Index count) { top = std::max(top, part_of(x, first, count).maxCoeff()); });
+  free.for_each([&](Index first, Index count) {
+    auto part = part_of(x, first, count);
+    part = (part == hidden).select(0.0f, (part - top).max(-negligible).exp());
+    sum += part.sum();
+  });
+  free.for_kept([&](Index c) { kept += std::exp(x[c] - most); });
+  log_sums_[h] = most + std::log(sum * std::exp(top - most) + kept);
+  log_shares_[h] = form == IndexForm::sum ? top - log_sums_[h] : 0.0f;
+}
+
+double IndexLoss::find_slopes(Index r, const float* attention, const FreeKeys& free, double mass) {
+  const float largest = log_shares_.maxCoeff();
   sums_.setZero(products_.cols());
+  slopes_.resize(products_.cols());
   double whole = 0;
   free.for_each([&](Index first, Index count) {
-    for (Index h = 0; h < heads; ++h) {
-      sums_.segment(first, count) += part_of(products_.products(h, r), first, count) *
-                                     std::exp(log_share[static_cast<std::size_t>(h)] - largest);
+    for (Index h = 0; h < products_.heads(); ++h) {
+      sums_.segment(first, count) +=
+          part_of(products_.products(h, r), first, count) * std::exp(log_shares_[h] - largest);
     }
     whole += sums_.segment(first, count).sum();
   });
-  slopes_.resize(products_.cols());
-  found.loss = found.mass * std::log(whole);
+  double loss = mass * std::log(whole);
   free.for_each([&](Index first, Index count) {
     const Eigen::Map<const Eigen::ArrayXf> p(attention + first, count);
     const auto of_sum = sums_.segment(first, count);
-    found.loss -=
-        (p > 0).select(p * of_sum.max(std::numeric_limits<float>::min()).log(), 0.0f).sum();
+    loss -= (p > 0).select(p * of_sum.max(std::numeric_limits<float>::min()).log(), 0.0f).sum();
     slopes_.segment(first, count) =
-        (of_sum > 0).select(static_cast<float>(found.mass / whole) - p / of_sum, 0.0f);
+        (of_sum > 0).select(static_cast<float>(mass / whole) - p / of_sum, 0.0f);
   });
-  for (Index h = 0; h < heads; ++h) {
-    float* x = products_.products(h, r);
-    const auto place = static_cast<std::size_t>(h);
-    const float factor = std::exp(log_share[place] - largest);
-    const float share = options.form == IndexForm::sum ? std::exp(log_share[place]) : 0.0f;
-    float common = 0;
-    free.for_each([&](Index first, Index count) {
-      common += (part_of(x, first, count) * slopes_.segment(first, count)).sum();
-    });
-    common *= factor;
-    free.for_each([&](Index first, Index count) {
-      auto part = part_of(x, first, count);
-      part *= factor * slopes_.segment(first, count) - share * common;
-    });
-    const bool in_sum = options.form == IndexForm::sum;
-    free.for_kept([&](Index c) { x[c] = in_sum ? -common * std::exp(x[c] - log_sum[place]) : 0; });
-    std::fill(x, x + free.seen.begin, 0.0f);
-    std::fill(x + free.seen.end, x + products_.cols(), 0.0f);
-  }
-  return found;
+  return loss;
+}
+
+void IndexLoss::to_gradient(Index h, float* x, const FreeKeys& free, IndexForm form) {
+  const bool in_sum = form == IndexForm::sum;
+  const float factor = std::exp(log_shares_[h] - log_shares_.maxCoeff());
+  const float share = in_sum ? std::exp(log_shares_[h]) : 0.0f;
+  float common = 0;
+  free.for_each([&](Index first, Index count) {
+    common += (part_of(x, first, count) * slopes_.segment(first, count)).sum();
+  });
+  common *= factor;
+  free.for_each([&](Index first, Index count) {
+    auto part = part_of(x, first, count);
+    part *= factor * slopes_.segment(first, count) - share * common;
+  });
+  free.for_kept([&](Index c) { x[c] = in_sum ? -common * std::exp(x[c] - log_sums_[h]) : 0; });
+  std::fill(x, x + free.seen.begin, 0.0f);
+  std::fill(x + free.seen.end, x + products_.cols(), 0.0f);
 }
 
 void IndexLoss::add_gradient(Index count, Matrix<float>& gradient) {

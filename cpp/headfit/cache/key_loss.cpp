@@ -1,5 +1,7 @@
 #include "headfit/cache/key_loss.hpp"
 
+#include "headfit/base/linear_algebra.hpp"
+
 namespace headfit {
 
 LatentMaps LatentMaps::zero(Index width, Index rank) {
@@ -63,22 +65,22 @@ double KeyLoss::evaluate(const LatentMaps& maps, const LatentFormat& format,
   format.check(maps.encode.cols());
   const auto mean = maps.mean.row(0);
   const Eigen::RowVectorXf shift = mean * maps.encode;
-  work.latents.noalias() = passage.keys * maps.encode;
+  multiply<float>(passage.keys, maps.encode, work.latents);
   work.latents.rowwise() -= shift;
   work.stored = work.latents;
   format.round(work.stored, maps.decode.rowwise().squaredNorm(), work.steps);
-  work.read.noalias() = work.stored * maps.decode;
+  multiply<float>(work.stored, maps.decode, work.read);
   work.read.rowwise() += mean;
   const auto count =
       static_cast<double>(part.rows.size()) * static_cast<double>(passage.queries.q.count);
   const double divergence = diverge(passage, part.rows, gradient != nullptr, work);
   if (!gradient) return divergence / count;
   work.by_read *= static_cast<float>(passage.queries.scale / count);
-  gradient->decode.noalias() += work.stored.transpose() * work.by_read;
-  work.by_latents.noalias() = work.by_read * maps.decode.transpose();
+  add_moments<float>(work.stored, work.by_read, gradient->decode);
+  multiply<float>(work.by_read, maps.decode.transpose(), work.by_latents);
   format.to_gradient_before(work.latents, work.stored, work.steps, work.by_latents);
   const Eigen::RowVectorXf by_shift = work.by_latents.colwise().sum();
-  gradient->encode.noalias() += passage.keys.transpose() * work.by_latents;
+  add_moments<float>(passage.keys, work.by_latents, gradient->encode);
   gradient->encode.noalias() -= mean.transpose() * by_shift;
   gradient->mean.row(0) += work.by_read.colwise().sum();
   gradient->mean.row(0).noalias() -= by_shift * maps.encode.transpose();

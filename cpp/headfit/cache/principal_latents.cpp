@@ -4,6 +4,8 @@
 #include <queue>
 #include <random>
 
+#include "headfit/base/linear_algebra.hpp"
+
 namespace headfit {
 namespace {
 
@@ -62,11 +64,12 @@ LatentMaps principal_latents(const KeySpectrum& spectrum, Index rank, const Late
   const auto bits_of = [&](Index i) {
     return format.rounds() ? format.bits()[static_cast<std::size_t>(i)] : 0;
   };
+  Matrix<double> turned;
   for (Index first = 0, end = 0; first < rank; first = end) {
     while (end < rank && bits_of(end) == bits_of(first)) ++end;
     const Index count = end - first;
-    const Eigen::MatrixXd turned =
-        spectrum.components.middleCols(first, count) * random_rotation(count, random);
+    multiply<double>(spectrum.components.middleCols(first, count), random_rotation(count, random),
+                     turned);
     // Latents that are not rounded stay within the range of float16.
     const double spread = std::sqrt(spectrum.variances.segment(first, count).mean());
     double step = format.rounds() ? normal_step(bits_of(first)) * spread : spread;

@@ -1,6 +1,7 @@
 #include <memory>
 #include <numeric>
 
+#include "headfit/base/linear_algebra.hpp"
 #include "headfit/compress/folds.hpp"
 
 namespace headfit {
@@ -69,9 +70,11 @@ class UnitWorker {
     work_.dim = dim;
     Eigen::Map<Matrix<T>> queries(work_.queries.ensure(q.rows() * dim), q.rows(), dim);
     Eigen::Map<Matrix<T>> keys(work_.keys.ensure(k.rows() * dim), k.rows(), dim);
-    queries.middleRows(unit.first, unit.count).noalias() =
-        q.middleRows(unit.first, unit.count) * maps.middleRows(head.head * size, size);
-    keys.noalias() = k * maps.bottomRows(size);
+    queries.middleRows(unit.first, unit.count).setZero();
+    add_product<T>(q.middleRows(unit.first, unit.count), maps.middleRows(head.head * size, size),
+                   queries.middleRows(unit.first, unit.count));
+    keys.setZero();
+    add_product<T>(k, maps.bottomRows(size), keys);
     LogitSource<T> source = head.source;
     source.q = {queries.data(), 1, q.rows(), dim, queries.size(), dim};
     source.k = {keys.data(), 1, k.rows(), dim, keys.size(), dim};
@@ -93,10 +96,12 @@ class UnitWorker {
     const MatrixView<T> q = head.source.q[0], k = head.source.k[0];
     const Index size = head.source.q.cols;
     const Eigen::Map<const Matrix<T>> queries(work_.key_sums.data(), unit.count, work_.dim);
-    product_.noalias() = q.middleRows(unit.first, unit.count).transpose() * queries;
+    product_.setZero(size, work_.dim);
+    add_moments<T>(q.middleRows(unit.first, unit.count), queries, product_);
     gradient.middleRows(head.head * size, size) += product_.template cast<double>();
     work_.query_sums.for_layouts([&](const auto& sums) {
-      product_.noalias() = k.transpose() * sums;
+      product_.setZero();
+      add_moments<T>(k, sums, product_);
       gradient.bottomRows(size) += product_.template cast<double>();
     });
   }
@@ -258,15 +263,16 @@ template <class T>
 void CompressLoss<T>::add_linear(const Matrix<double>& maps, double& loss,
                                  Matrix<double>* gradient) const {
   const auto key_map = maps.bottomRows(dim_);
+  Matrix<double> product;
   double linear = 0;
   for (Index h = 0; h < heads_; ++h) {
     const auto query_map = maps.middleRows(h * dim_, dim_);
     const Matrix<double>& attended = measured_.attended[static_cast<std::size_t>(h)];
-    const Matrix<double> product = attended * key_map;
+    multiply<double>(attended, key_map, product);
     linear += query_map.cwiseProduct(product).sum();
     if (!gradient) continue;
     gradient->middleRows(h * dim_, dim_) -= product;
-    gradient->bottomRows(dim_).noalias() -= attended.transpose() * query_map;
+    add_moments<double>(attended, query_map, gradient->bottomRows(dim_), -1);
   }
   loss -= linear + measured_.constant;
 }

@@ -1,5 +1,7 @@
 #include "headfit/compress/folds.hpp"
 
+#include "headfit/base/linear_algebra.hpp"
+
 namespace headfit::compress {
 namespace {
 
@@ -124,9 +126,9 @@ void add_keys(const LogitSource<T>& passage, KeyMoments& sums) {
     if (has_key(passage, c)) keys.row(count++) = passage.k[0].row(c).template cast<double>();
   }
   keys.conservativeResize(count, Eigen::NoChange);
-  sums.plain.noalias() += keys.transpose() * keys;
+  add_moments<double>(keys, keys, sums.plain);
   if (count > 0) keys.rowwise() -= keys.colwise().mean().eval();
-  sums.centred.noalias() += keys.transpose() * keys;
+  add_moments<double>(keys, keys, sums.centred);
   sums.keys += count;
 }
 
@@ -156,12 +158,12 @@ void measure(const LogitSource<T>& given, Index head, const Unit& unit,
   Matrix<double> queries = source.q[0].middleRows(unit.first, unit.count).template cast<double>();
   queries = found.attends.asDiagonal() * queries;
   sums.rows += static_cast<Index>(found.attends.sum());
-  sums.moments.queries[static_cast<std::size_t>(head)].noalias() += queries.transpose() * queries;
-  sums.moments.keys.noalias() +=
-      wide.transpose() * (found.received.head(cols).asDiagonal() * wide).eval();
-  sums.moments.keys.noalias() -= attended.transpose() * attended;
+  add_moments<double>(queries, queries, sums.moments.queries[static_cast<std::size_t>(head)]);
+  add_moments<double>(wide, found.received.head(cols).asDiagonal() * wide, sums.moments.keys);
+  add_moments<double>(attended, attended, sums.moments.keys, -1);
   if (capped) return;
-  const Matrix<double> both = queries.transpose() * attended;
+  Matrix<double> both = Matrix<double>::Zero(dim, dim);
+  add_moments<double>(queries, attended, both);
   sums.attended[static_cast<std::size_t>(head)] += both;
   sums.top_logit += found.top_logits;
   sums.constant += found.log_sums - source.scale * both.trace();

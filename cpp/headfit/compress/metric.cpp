@@ -10,7 +10,7 @@ constexpr double moment_damping = 1e-4;
 constexpr double map_damping = 1e-2;
 
 Factor factor(const Matrix<double>& a, double damping) {
-  Eigen::MatrixXd damped = a;
+  Matrix<double> damped = a;
   const double mean = a.trace() / static_cast<double>(std::max<Index>(1, a.rows()));
   damped.diagonal().array() += std::max(damping * mean, std::numeric_limits<double>::min());
   return Factor(damped);
@@ -26,15 +26,22 @@ KroneckerMetric::KroneckerMetric(const CompressMoments& moments)
 }
 
 void KroneckerMetric::refresh(const Matrix<double>& maps) {
-  const Index size = moments_.keys.rows();
-  Matrix<double> queries = Matrix<double>::Zero(maps.cols(), maps.cols());
-  for (std::size_t h = 0; h < queries_.size(); ++h) {
-    const auto map = maps.middleRows(static_cast<Index>(h) * size, size);
-    queries += map.transpose() * moments_.queries[h] * map;
+  const Index size = moments_.keys.rows(), dim = maps.cols();
+  Matrix<double> mapped(dim, size);
+  const auto add_mapped = [&](Index first, const Matrix<double>& moments, Matrix<double>& sum) {
+    mapped.setZero();
+    add_moments<double>(maps.middleRows(first, size), moments, mapped);
+    add_product<double>(mapped, maps.middleRows(first, size), sum);
+  };
+  Matrix<double> queries = Matrix<double>::Zero(dim, dim), keys = queries;
+  Index first = 0;
+  for (const Matrix<double>& moments : moments_.queries) {
+    add_mapped(first, moments, queries);
+    first += size;
   }
-  const auto key_map = maps.bottomRows(size);
+  add_mapped(first, moments_.keys, keys);
   mapped_queries_ = factor(queries, map_damping);
-  mapped_keys_ = factor(key_map.transpose() * moments_.keys * key_map, map_damping);
+  mapped_keys_ = factor(keys, map_damping);
 }
 
 void KroneckerMetric::apply(Matrix<double>& x) const {
@@ -42,9 +49,9 @@ void KroneckerMetric::apply(Matrix<double>& x) const {
   for (std::size_t h = 0; h <= queries_.size(); ++h) {
     const bool of_keys = h == queries_.size();
     Eigen::MatrixXd part = x.middleRows(static_cast<Index>(h) * size, size);
-    (of_keys ? keys_ : queries_[h]).solveInPlace(part);
+    (of_keys ? keys_ : queries_[h]).solve_in_place(part);
     Eigen::MatrixXd turned = part.transpose();
-    (of_keys ? mapped_queries_ : mapped_keys_).solveInPlace(turned);
+    (of_keys ? mapped_queries_ : mapped_keys_).solve_in_place(turned);
     x.middleRows(static_cast<Index>(h) * size, size) = turned.transpose();
   }
 }

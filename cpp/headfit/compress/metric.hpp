@@ -1,13 +1,10 @@
 // The preconditioner of the descent: a model of the Hessian of the loss.
 #pragma once
 
-#include <Eigen/Cholesky>
-
+#include "headfit/base/linear_algebra.hpp"
 #include "headfit/compress/compress.hpp"
 
 namespace headfit::compress {
-
-using Factor = Eigen::LLT<Eigen::MatrixXd>;
 
 // Kronecker products: the block of P_q is the second moment of the queries times P_k^T C P_k, with C
 // the covariance of the keys that rows attend to, and the block of P_k is C times the second moment of

@@ -19,10 +19,14 @@ inline double step_share(Index step, Index steps, Index warm_up) {
 }
 
 // The root of the mean square.
-inline double size_of(const Matrix<float>& x) {
-  return std::sqrt(x.cast<double>().squaredNorm() /
-                   static_cast<double>(std::max<Index>(1, x.size())));
-}
+double size_of(const Matrix<float>& x);
+
+// One step of the matrix x by its gradient, with the means of the gradients and of their squares.
+struct AdamStep {
+  float length, correction;
+  void advance(Matrix<float>& x, const Matrix<float>& gradient, Matrix<float>& mean,
+               Matrix<float>& square, const Matrix<float>& unit) const;
+};
 
 // `Maps` has for_each(work, others...), which calls work(matrix, that of each other ...).
 template <class Maps>
@@ -34,16 +38,10 @@ class Adam {
   void advance(Maps& maps, Maps& gradient, Maps& unit, double rate) {
     ++steps_;
     const auto left = [&](double decay) { return 1 - std::pow(decay, steps_); };
-    const auto length = static_cast<float>(rate / left(first_decay));
-    const auto correction = static_cast<float>(1 / left(second_decay));
-    maps.for_each(
-        [&](Matrix<float>& x, const Matrix<float>& g, Matrix<float>& m, Matrix<float>& v,
-            const Matrix<float>& u) {
-      m = float(first_decay) * m + float(1 - first_decay) * g;
-      v = float(second_decay) * v + float(1 - second_decay) * g.cwiseAbs2();
-      x.array() -= length * u.array() * m.array() / ((correction * v.array()).sqrt() + 1e-12f);
-    },
-        gradient, first_, second_, unit);
+    const AdamStep step{static_cast<float>(rate / left(first_decay)),
+                        static_cast<float>(1 / left(second_decay))};
+    maps.for_each([&](auto& x, auto& g, auto& m, auto& v, auto& u) { step.advance(x, g, m, v, u); },
+                  gradient, first_, second_, unit);
   }
 
  private:

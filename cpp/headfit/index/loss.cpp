@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "headfit/base/linear_algebra.hpp"
 #include "headfit/index/fit_index.hpp"
 
 namespace headfit {
@@ -37,7 +38,7 @@ double IndexLoss::evaluate(const LogitSource<float>& passage, const Matrix<float
   }
   if (!(total.mass > 0)) return 0;
   if (gradient) {
-    gradient->bottomRows(passage.k.cols).noalias() = passage.k[0].transpose() * by_keys_;
+    add_moments<float>(passage.k[0], by_keys_, gradient->bottomRows(passage.k.cols));
     *gradient /= static_cast<float>(total.mass);
   }
   return total.loss / total.mass;
@@ -133,12 +134,12 @@ void IndexLoss::to_gradient(Index h, float* x, const FreeKeys& free, IndexForm f
 void IndexLoss::add_gradient(Index count, Matrix<float>& gradient) {
   const LogitSource<float>& passage = products_.passage();
   const Index size = passage.q.cols;
-  by_queries_.noalias() = products_.products() * products_.keys();
-  by_keys_.noalias() += products_.products().transpose() * products_.queries();
+  multiply<float>(products_.products(), products_.keys(), by_queries_);
+  add_moments<float>(products_.products(), products_.queries(), by_keys_);
   for (Index h = 0; h < passage.q.count; ++h) {
     const Index place = products_.heads() == 1 ? 0 : h * count;
-    gradient.middleRows(h * size, size).noalias() +=
-        products_.originals(h).transpose() * by_queries_.middleRows(place, count);
+    add_moments<float>(products_.originals(h), by_queries_.middleRows(place, count),
+                       gradient.middleRows(h * size, size));
   }
 }
 

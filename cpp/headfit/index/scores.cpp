@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "headfit/attention/attention.hpp"
+#include "headfit/base/linear_algebra.hpp"
 
 namespace headfit {
 
@@ -49,7 +50,7 @@ void IndexProducts::open(const LogitSource<float>& passage, const Matrix<float>&
   format_ = options.format;
   const Index size = passage.q.cols;
   query_maps_ = maps.topRows(passage.q.count * size);
-  keys_.noalias() = passage.k[0] * maps.bottomRows(size);
+  multiply<float>(passage.k[0], maps.bottomRows(size), keys_);
   format_.round(keys_, scales_);
   originals_.resize(static_cast<std::size_t>(passage.q.count));
 }
@@ -65,8 +66,8 @@ void IndexProducts::read(std::span<const Index> rows) {
     const MatrixView<float> q = passage_.q[h];
     for (Index r = 0; r < count_; ++r) original.row(r) = q.row(rows[static_cast<std::size_t>(r)]);
     const Index place = form_ == IndexForm::sum ? h * count_ : 0;
-    queries_.middleRows(place, count_).noalias() +=
-        original * query_maps_.middleRows(h * size, size);
+    add_product<float>(original, query_maps_.middleRows(h * size, size),
+                       queries_.middleRows(place, count_));
   }
   format_.round(queries_, scales_);
   // The stream finds the mapped queries where the rows of the passage have theirs.

@@ -4,6 +4,7 @@
     pip install accelerate transformers torch==2.13.0
     python benchmarks/index.py                             # an hour on two cores
     python benchmarks/index.py --read prose:2048:2         # some minutes
+    python benchmarks/index.py --device cuda               # minutes, all windows
 
 SmolLM2-135M (30 layers of 3 key heads, each read by 3 query heads of size 64; rotary positions)
 reads text that nothing was fitted to, and attends to few keys in every layer: those that an index
@@ -12,7 +13,8 @@ over moves of the positions: where the index starts) and Loki find with as many 
 format, and Quest by pages of 16 keys; as many best keys by the attention itself; and the first 4
 and the last ones alone. Reported are the share of the best keys' mass over all key heads in rows
 from 512 on, and the increase of the model's loss with its standard error over windows, also paired
-with that of the best keys.
+with that of the best keys. On another device than the CPU, PyTorch computes the scores of indexes
+from the numbers that they store, in place of `headfit.torch.indexed`, which a window compares.
 """
 
 from __future__ import annotations
@@ -25,12 +27,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
 
 import headfit as hf
 import headfit.torch as ht
 import measure
-from real_model import GROUP, KEY_HEADS, PASSAGES, SIZE, TOKENS, load, mean_and_error
+from real_model import (
+    GROUP,
+    KEY_HEADS,
+    PASSAGES,
+    SIZE,
+    TOKENS,
+    load,
+    mean_and_error,
+    with_attention,
+)
 
 FIRST, WINDOW, PAGE = 4, 32, 16
 MEANS = {"share_mean": 4, "share_01": 3, "gain": 3}
@@ -54,15 +64,33 @@ def loki(found, passages):
     return changed
 
 
-# Ways that need whole keys: scores of some rows of a group, (rows, keys), larger where better.
+# Ways to score keys for some rows of a group, (rows, keys), larger where better.
 
 
-def exact(q, k, rows):
-    hidden = torch.arange(k.shape[0])[None] > rows[:, None]
+def exact(_, q, k, rows):
+    hidden = places(k)[None] > rows[:, None]
     return (q[:, rows] @ k.T / SIZE**0.5).masked_fill(hidden, -torch.inf).softmax(-1).mean(0)
 
 
-def quest(q, k, rows):
+def scored(indexes):
+    """The scores of indexes, from the numbers that they store of queries and keys."""
+    heads = list(indexes.values())
+
+    def stored(index, x):
+        numbers, scales = index.store(x.cpu().numpy())
+        return torch.tensor(numbers * scales[:, None], device=x.device)
+
+    def score(place, q, k, rows):
+        index = heads[place]
+        keys, hidden = stored(index, k), places(k)[None] > rows[:, None]
+        of = [stored(replace(index, P_k=p), x[rows]) for p, x in zip(index.P_q, q, strict=True)]
+        products = (torch.stack(of) @ keys.T).masked_fill(hidden, -torch.inf)
+        return products.log_softmax(-1).logsumexp(0)
+
+    return score
+
+
+def quest(_, q, k, rows):
     """The most that a key of a page could score, from the page's least and largest numbers.
 
     Query heads of a group choose together, by the mean of their softmaxes, as in all ways here.
@@ -71,18 +99,22 @@ def quest(q, k, rows):
     low, high = pages.amin(1), pages.amax(1)
     x = q[:, rows]
     most = (x.clamp_min(0) @ high.T + x.clamp_max(0) @ low.T) / SIZE**0.5
-    later = torch.arange(most.shape[-1])[None] * PAGE > rows[:, None]
+    later = places(pages)[None] * PAGE > rows[:, None]
     weights = most.masked_fill(later, -torch.inf).softmax(-1).mean(0)
     return weights.repeat_interleave(PAGE, -1)[:, : len(k)]
 
 
-def ends(_, k, rows):
-    return torch.arange(len(k)).float().expand(len(rows), -1)
+def ends(_, q, k, rows):
+    return places(k).float().expand(len(rows), -1)
+
+
+def places(x):
+    return torch.arange(len(x), device=x.device)
 
 
 def chosen(scores, rows, keys):
     """Which keys rows attend to."""
-    columns = torch.arange(scores.shape[-1])[None]
+    columns = places(scores.T)[None]
     kept = (columns < FIRST) | (columns > rows[:, None] - WINDOW)
     free = ~kept & (columns <= rows[:, None])
     best = scores.masked_fill(~free, -torch.inf).topk(keys - FIRST - WINDOW, -1)
@@ -94,21 +126,20 @@ def chosen(scores, rows, keys):
 class Selecting:
     """The model with a way of choosing keys in every layer."""
 
-    def __init__(self, model, score, keys):
-        self.model, self.score, self.keys = model, score, keys
+    def __init__(self, model, way, keys):
+        self.model, self.way, self.keys = model, way, keys
 
-    def __call__(self, tokens):
-        if isinstance(self.score, dict):
-            with ht.indexed(self.model, self.score, keys=self.keys):
-                return self.model(tokens[None], use_cache=False).logits[0]
+    def __call__(self, tokens, **given):
+        if isinstance(self.way, dict) and tokens.device.type == "cpu":
+            with ht.indexed(self.model, self.way, keys=self.keys):
+                return self.model(tokens[None], use_cache=False, **given).logits[0]
+        score = scored(self.way) if isinstance(self.way, dict) else self.way
 
         def attention(module, q, k, v, mask, scaling=None, **_):
-            rows = torch.arange(k.shape[-2])
+            rows, first = places(k[0, 0]), KEY_HEADS * module.layer_idx
             allowed = [
-                chosen(
-                    self.score(q[0, GROUP * g : GROUP * (g + 1)], k[0, g], rows), rows, self.keys
-                )
-                for g in range(KEY_HEADS)
+                chosen(score(first + g, of, k[0, g], rows), rows, self.keys)
+                for g, of in enumerate(q[0].split(GROUP))
             ]
             allowed = torch.stack(allowed).repeat_interleave(GROUP, 0)[None]
             k, v = (x.repeat_interleave(GROUP, 1) for x in (k, v))
@@ -117,17 +148,10 @@ class Selecting:
             )
             return out.transpose(1, 2).contiguous(), None
 
-        AttentionInterface.register("selecting", attention)
-        AttentionMaskInterface.register("selecting", lambda *_, **__: None)
-        before = self.model.config._attn_implementation
-        self.model.set_attn_implementation("selecting")
-        try:
-            return self.model(tokens[None], use_cache=False).logits[0]
-        finally:
-            self.model.set_attn_implementation(before)
+        return with_attention(self.model, attention, tokens, **given)
 
 
-def shares(methods, passages, keys):
+def shares(methods, passages, keys, device):
     """Return for each method the qualities of the key heads, in rows from 512 on."""
     found = {name: [] for name in methods}
     for head, own in passages.items():
@@ -136,25 +160,26 @@ def shares(methods, passages, keys):
             if isinstance(method, dict):
                 found[name].append(method[head].judge(late, keys=keys))
             else:
-                found[name].append(slow_quality(method, late, keys))
+                found[name].append(slow_quality(method, late, keys, device))
     return found
 
 
-def slow_quality(score, passages, keys):
+def slow_quality(score, passages, keys, device):
     """The share and the gain of a way that needs whole keys."""
     share, kept, most = [], 0.0, 0.0
     for p in passages:
-        q, k = torch.tensor(p.Q), torch.tensor(p.K)
-        rows = torch.arange(len(k) - q.shape[1], len(k))
-        whole = torch.cat([torch.zeros(GROUP, len(k) - q.shape[1], SIZE), q], 1)
-        mass = exact(whole, k, rows)
-        of = {n: mass * chosen(s(whole, k, rows), rows, keys)
+        q, k = (torch.tensor(x, device=device) for x in (p.Q, p.K))
+        before = len(k) - q.shape[1]
+        rows = places(k)[before:]
+        whole = torch.cat([q.new_zeros(GROUP, before, SIZE), q], 1)
+        mass = exact(0, whole, k, rows)
+        of = {n: mass * chosen(s(0, whole, k, rows), rows, keys)
               for n, s in (("own", score), ("exact", exact), ("ends", ends))}  # fmt: skip
         own, best = of["own"].sum(-1), of["exact"].sum(-1)
-        columns = torch.arange(len(k))[None]
+        columns = places(k)[None]
         free = (columns >= FIRST) & (columns <= rows[:, None] - WINDOW)
         kept, most = kept + (of["own"] * free).sum(), most + (of["exact"] * free).sum()
-        share.append((own / best).double().numpy())
+        share.append((own / best).double().cpu().numpy())
     share = np.concatenate(share)
     low = np.quantile(share, (0.01, 0))
     return hf.results.IndexQuality(
@@ -168,7 +193,7 @@ def losses(model, methods, tokens, length, windows):
     """Return the increases of the loss in the windows, (methods, windows)."""
     found = {name: [] for name in methods}
     for i in range(min(windows, len(tokens) // length)):
-        x = tokens[i * length : (i + 1) * length]
+        x = tokens[i * length : (i + 1) * length].to(model.device)
         whole = (
             model(x[None], use_cache=False).logits[0].log_softmax(-1)[:-1].gather(1, x[1:, None])
         )
@@ -178,12 +203,24 @@ def losses(model, methods, tokens, length, windows):
     return {name: np.array(each) for name, each in found.items()}
 
 
+def agree(model, indexes, tokens, keys):
+    """The scores of PyTorch lead to the output of `headfit.torch.indexed`."""
+    ours = Selecting(model, scored(indexes), keys)(tokens.to(model.device))
+    with ht.indexed(model, indexes, keys=keys):
+        theirs = model(tokens.to(model.device)[None], use_cache=False).logits[0]
+    a, b = ours.log_softmax(-1), theirs.log_softmax(-1)
+    apart = (a.exp() * (a - b)).sum(-1).mean().item()
+    print(f"KL of the model with scores of PyTorch from that with `indexed`: {apart:.1e}")
+    assert apart < 1e-4
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--read", nargs="+", metavar="TEXT:LENGTH:WINDOWS",
-                        default=["prose:2048:24", "code:2048:24"])  # fmt: skip
+                        default=["prose:2048:32", "code:2048:32"])  # fmt: skip
     parser.add_argument("--keys", type=int, nargs=2, default=(64, 128), metavar=("SHARE", "LOSS"))
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="where PyTorch runs the model")
     parser.add_argument("--judged", type=int, default=2, help="passages of which shares are taken")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -193,8 +230,9 @@ def main():
     passages = capture(model, fitted, starts, TOKENS)
     print(f"{len(passages)} key heads; {measure.machine()}", flush=True)
     ways = {"exact": exact, "Quest, pages of 16": quest, "first and last alone": ends}
+    longest = max(int(place.split(":")[1]) for place in options.read)
     given = {"rotated": ht.rotary_position(model), "held_out": 0.05, "validation": 0.2,
-             "num_threads": options.threads}  # fmt: skip
+             "length": max(longest, 2 * TOKENS), "num_threads": options.threads}  # fmt: skip
     for dim, dtype in FORMATS:
         for way, effort in (("index", "medium"), ("KQ-SVD", 0)):
             begun = time.perf_counter()
@@ -205,11 +243,14 @@ def main():
             ways[f"{way}, d = {dim}, {dtype}"] = found.heads
         ways[f"Loki, d = {dim}, {dtype}"] = loki(found, passages)
     del passages
+    model.to(options.device)
+    if options.device != "cpu":
+        agree(model, ways[f"index, d = {dim}, {dtype}"], texts["prose"][:TOKENS], options.keys[1])
     summary = []
     for text, length, windows in (place.split(":") for place in options.read):
         length, tokens = int(length), texts[text]
         at = np.linspace(0, len(tokens) - length, options.judged).astype(int)
-        found = shares(ways, capture(model, tokens, at, length), options.keys[0])
+        found = shares(ways, capture(model, tokens, at, length), options.keys[0], options.device)
         rows = [["keys found by", "share", "1%", "worst", "gain"]]
         for name, each in found.items():
             mean = {n: np.mean([getattr(q, n) for q in each]) for n in MEANS}

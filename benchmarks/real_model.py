@@ -12,8 +12,7 @@ divergence of its predictions from those of the whole model, in nats per token, 
 errors over windows. Text: CPython's help topics, of which the first two thirds are fitted to; and
 source code of the standard library.
 
-Then what the cache takes (--memory), a pass key among thousands of tokens and a random string to
-copy (--retrieval).
+Then what the cache takes (--memory).
 """
 
 from __future__ import annotations
@@ -191,17 +190,42 @@ def kq_svd(passages, dim):
     return lambda layer, k: k @ maps[layer]
 
 
+def with_attention(model, attention, tokens, **given):
+    """Return the logits of a model with a function in place of its attention."""
+    AttentionInterface.register("changed", attention)
+    AttentionMaskInterface.register("changed", lambda *_, **__: None)
+    before = model.config._attn_implementation
+    model.set_attn_implementation("changed")
+    try:
+        return model(tokens[None], use_cache=False, **given).logits[0]
+    finally:
+        model.set_attn_implementation(before)
+
+
+def stored_and_read(found):
+    """What a `SmallCache` holds of keys."""
+    layers = list(found.layers.values())
+
+    def change(layer, k):
+        read = layers[layer].read(layers[layer].store(k[0].cpu().numpy()))
+        return torch.tensor(read, device=k.device)[None]
+
+    return change
+
+
 class Changed:
-    """The model with the keys of every layer changed, or with a `SmallCache`."""
+    """The model with the keys of every layer changed; on the CPU with a `SmallCache` of them."""
 
     def __init__(self, model, change=None, found=None):
-        self.model, self.change, self.found = model, change, found
+        self.model, self.found = model, found
+        self.change = change if found is None else stored_and_read(found)
 
-    def __call__(self, tokens):
-        if self.found is not None:
-            return self.model(tokens[None], cache=ht.SmallCache(self.model, self.found)).logits[0]
+    def __call__(self, tokens, **given):
+        if self.found is not None and tokens.device.type == "cpu":
+            cache = ht.SmallCache(self.model, self.found)
+            return self.model(tokens[None], cache=cache, **given).logits[0]
         if self.change is None:
-            return self.model(tokens[None], use_cache=False).logits[0]
+            return self.model(tokens[None], use_cache=False, **given).logits[0]
 
         def attention(module, q, k, v, mask, scaling=None, **_):
             k = self.change(module.layer_idx, k)
@@ -211,14 +235,7 @@ class Changed:
             )
             return out.transpose(1, 2).contiguous(), None
 
-        AttentionInterface.register("changed", attention)
-        AttentionMaskInterface.register("changed", lambda *_, **__: None)
-        before = self.model.config._attn_implementation
-        self.model.set_attn_implementation("changed")
-        try:
-            return self.model(tokens[None], use_cache=False).logits[0]
-        finally:
-            self.model.set_attn_implementation(before)
+        return with_attention(self.model, attention, tokens, **given)
 
 
 @torch.no_grad()
@@ -347,49 +364,6 @@ def memory(options):
     assert small["stored"] < 0.6 * whole["stored"]
 
 
-@torch.no_grad()
-def retrieval(options):
-    """A pass key among help topics, and a random string to copy: the model, and small caches."""
-    model, tokenizer, fitted, texts = load()
-    passages = capture(model, fitted)
-    found = {size: fitted_keys(model, passages, size, options) for size in SIZES[1:3]}
-    del passages
-    caches = {"whole": lambda: DynamicCache(config=model.config)}
-    for size, of in found.items():
-        caches[f"{size:.1f} bytes"] = lambda of=of: ht.SmallCache(model, of)
-    rng = np.random.default_rng(0)
-    rows = [["task", *caches]]
-    for length in (4000, 8000):
-        hits = dict.fromkeys(caches, 0)
-        for trial in range(options.trials):
-            key = str(rng.integers(10000, 100000))
-            told = tokenizer(f"\n\nThe pass key is {key}. Remember it.\n\n").input_ids
-            asked = tokenizer("\n\nWhat is the pass key? The pass key is").input_ids
-            at = int(rng.integers(0, len(texts["prose"]) - length))
-            filler = texts["prose"][at : at + length - len(told) - len(asked)].tolist()
-            place = (2 * trial + 1) * len(filler) // (2 * options.trials)
-            x = torch.tensor([filler[:place] + told + filler[place:] + asked])
-            for name, make in caches.items():
-                out = model.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=8,
-                                     do_sample=False, cache=make())  # fmt: skip
-                hits[name] += key in tokenizer.decode(out[0, x.shape[1] :])
-            if trial == 3 and hits["whole"] == 0:
-                break  # the whole model cannot do it: nothing to compare
-        rows.append(
-            [f"pass key among {length:,} tokens", *(f"{h} of {trial + 1}" for h in hits.values())]
-        )
-    right = dict.fromkeys(caches, 0)
-    for _ in range(options.trials):
-        string = rng.integers(1000, 40000, 64)
-        x = torch.tensor([[*string, *string]])
-        for name, make in caches.items():
-            guess = model(x, cache=make()).logits[0, 64:-1].argmax(-1)
-            right[name] += (guess == x[0, 65:]).sum().item()
-    of = options.trials * 63
-    rows.append(["random string of 64 tokens, copied", *(f"{r / of:.3f}" for r in right.values())])
-    measure.table(f"retrieval; {measure.machine()}", rows)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -405,16 +379,12 @@ def main():
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     parser.add_argument("--tokens", type=int, default=8000)
-    parser.add_argument("--retrieval", action="store_true")
-    parser.add_argument("--trials", type=int, default=10)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.memory_of:
         memory_of(options.memory_of, options.tokens)
     elif options.memory:
         memory(options)
-    elif options.retrieval:
-        retrieval(options)
     else:
         table(options)
 

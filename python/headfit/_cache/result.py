@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,12 @@ from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import plain_dict
 from headfit._cache.packing import Packing
-from headfit._shrink.result import Result, ResultByName
+from headfit._cache.stored import Stored, StoredByName, check_position, write
 from headfit.errors import InputError
-
-MAPS = ("encode", "decode", "mean")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CompressedKeys(Result):
+class CompressedKeys(Stored):
     """How the keys of a layer are stored in few bytes, and how close attention stays.
 
     Attributes
@@ -57,6 +55,8 @@ class CompressedKeys(Result):
     >>> small.bits, small.bytes, small.store(K[0]).shape
     ((4, 4, 4, 4, 4, 4, 4, 4), 3.0, (30, 6))
     """
+
+    _tensors = ("encode", "decode", "mean")
 
     encode: NDArray[np.float32]
     decode: NDArray[np.float32]
@@ -190,7 +190,7 @@ class CompressedKeys(Result):
         InputError
             For weights of another shape.
         """
-        tensors: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in MAPS}
+        tensors: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in self._tensors}
         if self.bits is not None:
             tensors["bits"] = np.array(self.bits, np.int8)
         if W_K is not None:
@@ -204,9 +204,9 @@ class CompressedKeys(Result):
         return tensors
 
     def save(self, path: Any, W_K: Any = None) -> None:
-        """Write the tensors to a ``.safetensors`` or ``.npz`` file, for other tools.
+        """Write the tensors to a ``.safetensors`` or ``.npz`` file, from which `load` reads them.
 
-        `W_K` is as in `tensors`. `pickle` keeps the result itself.
+        `W_K` is as in `tensors`.
 
         Raises
         ------
@@ -215,13 +215,29 @@ class CompressedKeys(Result):
         ImportError
             Without the package safetensors, where the suffix asks for it.
         """
-        names = ("key_heads", "kl", "position")
-        self._write(path, self.tensors(W_K), "compressed_keys", names, "float32")
+        write(path, self, self.tensors(W_K), self._about)
+
+    def _check(self) -> None:
+        width, rank = self.mean.size, len(self.decode)
+        shapes = {"encode": (width, rank), "decode": (rank, width), "mean": (width,)}
+        for name, shape in shapes.items():
+            if getattr(self, name).shape != shape or not all(shape):
+                raise ValueError(f"{name} must have shape {shape}")
+        bits = (2,) * rank if self.bits is None else self.bits
+        if (
+            len(bits) != rank
+            or list(bits) != sorted(bits, reverse=True)
+            or not 1 <= bits[-1] <= bits[0] <= 8
+        ):
+            raise ValueError(f"bits must be {rank} of 1 to 8 that do not rise; got {shown(bits)}")
+        as_count(self.key_heads, "key_heads", 1)
+        if width % self.key_heads:
+            raise ValueError(f"key_heads must divide {width}; got {self.key_heads}")
+        check_position(self.position, width // self.key_heads)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""
-        named = {n: x for n, x in vars(self).items() if n not in MAPS}
-        return plain_dict({"bytes": self.bytes, "rank": len(self.decode), **named})
+        return plain_dict({"bytes": self.bytes, "rank": len(self.decode), **self._about})
 
     def _facts(self) -> dict[str, str]:
         bits = "float16" if self.bits is None else f"{sum(self.bits)} bits"
@@ -237,7 +253,7 @@ class CompressedKeys(Result):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CompressedLayers(ResultByName[CompressedKeys]):
+class CompressedLayers(StoredByName[CompressedKeys]):
     """How the keys of the layers of a model are stored.
 
     Attributes
@@ -250,7 +266,7 @@ class CompressedLayers(ResultByName[CompressedKeys]):
 
     layers: dict[Any, CompressedKeys]
     seconds: float
-    _field: ClassVar = "layers"
+    _field, _kind = "layers", CompressedKeys
 
     @property
     def bytes(self) -> float:

@@ -1,5 +1,6 @@
 """What compressing a head gives: maps, and how close they stay on passages not seen before."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from headfit._base.arrays import FloatArray, as_float_array, round_to
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import data_frame, plain_dict
 from headfit._compress.maps import StoredMaps
+from headfit._fit.file_formats import write_head
 from headfit._shrink.result import Result, ResultByName, TvCurve
 from headfit.errors import InputError
 
@@ -215,7 +217,8 @@ class Compressed(Result):
             Without the package safetensors, where the suffix asks for it.
         """
         names = ("dim", "original_dim", "tv_mean", "rotary")
-        self._write(path, self.tensors(W_Q, W_K), "compressed", names, self.dtype)
+        about = {"compressed": 1, **{name: getattr(self, name) for name in names}}
+        write_head(path, self.tensors(W_Q, W_K), json.dumps(about), self.dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""

@@ -186,14 +186,14 @@ def _fit_from(arrays: Arrays, text: str | None) -> Fit:
     )
 
 
-def read_head(path: Any, name: str) -> tuple[Arrays, str | None]:
+def read_head(path: Any, name: str, what: str = "saved fit") -> tuple[Arrays, str | None]:
     """Read arrays and text from a file that is the argument `name`, by its suffix."""
-    otherwise = "is no saved fit"
+    otherwise = f"is no {what}"
     with opened(path, name, otherwise):
         # The file is opened first: the error for a missing file precedes that for a wrong suffix.
         suffix = suffix_of(path, name)
     if suffix == ".npz":
-        arrays = load_arrays(path, "saved fit", name)
+        arrays = load_arrays(path, what, name)
         about = arrays.pop("about", None)
         return arrays, None if about is None else str(about)
     package = safetensors_package()
@@ -244,6 +244,10 @@ def _decoded(kind: Any, value: Any, name: str, rows: int | None) -> Any:
         kinds = parts[:1] * len(value) if parts[-1] is ... else parts
         if len(kinds) == len(value):
             return tuple(_decoded(k, x, name, rows) for k, x in zip(kinds, value, strict=True))
+    if origin is np.ndarray and isinstance(value, list):
+        value = np.array(value, *get_args(parts[1]))
+    if origin is dict and isinstance(value, dict) and dataclasses.is_dataclass(parts[1]):
+        return {key: _decoded(parts[1], x, name, rows) for key, x in value.items()}
     if not _is(value, kind, rows):
         raise ValueError(f"{name} must be {getattr(kind, '__name__', kind)}; got {value!r:.80}")
     return value

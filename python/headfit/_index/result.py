@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._base.arguments import as_count, shown, thread_count
+from headfit._base.arguments import as_choice, as_count, shown, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, plain_dict
 from headfit._base.machine import require_memory
 from headfit._base.positions import as_rotary
+from headfit._cache.stored import Stored, StoredByName, check_position, write
 from headfit._compress.maps import PARTS, by_eighths
 from headfit._compress.passages import given_alone, rotated_float32
 from headfit._index.group import of_one_group
-from headfit._shrink.result import Result, ResultByName
 from headfit.errors import InputError
 
 FORMS = ("sum", "dot")
@@ -113,7 +113,7 @@ class IndexQuality(Shown):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Index(Result):
+class Index(Stored):
     """A small head that finds the keys which the query heads of a key head attend to.
 
     Attributes
@@ -138,6 +138,8 @@ class Index(Result):
     others : dict
         The same of closed forms of this size and dtype: "kq-svd" (the start) and "loki".
     """
+
+    _tensors = ("P_q", "P_k")
 
     P_q: NDArray[np.float32]
     P_k: NDArray[np.float32]
@@ -301,7 +303,7 @@ class Index(Result):
         return {"P_q": self.P_q, "P_k": self.P_k}
 
     def save(self, path: Any) -> None:
-        """Write the maps to a ``.safetensors`` or ``.npz`` file, for other tools.
+        """Write the maps to a ``.safetensors`` or ``.npz`` file, from which `load` reads them.
 
         Raises
         ------
@@ -310,13 +312,22 @@ class Index(Result):
         ImportError
             Without the package safetensors, where the suffix asks for it.
         """
-        names = ("form", "dtype", "keys", "window", "first", "length", "position")
-        self._write(path, self.tensors(), "index", names, "float32")
+        write(path, self, self.tensors(), self._about)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""
-        named = {n: x for n, x in vars(self).items() if n not in ("P_q", "P_k")}
-        return plain_dict({"dim": self.dim, "bytes": self.bytes, **named})
+        return plain_dict({"dim": self.dim, "bytes": self.bytes, **self._about})
+
+    def _check(self) -> None:
+        shape = self.P_k.shape
+        if not (self.P_q.ndim == 3 and self.P_q.shape[1:] == shape and all(self.P_q.shape)):
+            raise ValueError(f"P_q and P_k do not fit: {self.P_q.shape} and {shape}")
+        as_choice(self.dtype, "dtype", tuple(DTYPES))
+        as_choice(self.form, "form", FORMS)
+        as_count(self.window, "window", 1)
+        as_count(self.first, "first", 0)
+        self._count(self.keys)
+        check_position(self.position, shape[0])
 
     @property
     def _maps(self) -> NDArray[np.float32]:
@@ -373,7 +384,7 @@ class Index(Result):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Indexes(ResultByName[Index]):
+class Indexes(StoredByName[Index]):
     """The indexes of several key heads.
 
     Attributes
@@ -386,6 +397,7 @@ class Indexes(ResultByName[Index]):
 
     heads: dict[Any, Index]
     seconds: float
+    _kind = Index
 
     @property
     def bytes(self) -> float:

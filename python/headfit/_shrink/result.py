@@ -1,7 +1,6 @@
 """What shrinking a head gives: the smaller head, and how far its attention is from the original."""
 
-import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -9,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.display import Pictured, Shown, data_frame, mask_text, plain_dict
-from headfit._fit.file_formats import write_head
 from headfit._fit.fitted_head import FittedHead
 from headfit._shrink.compare import Comparison
 
@@ -21,13 +19,6 @@ class Result(Shown):
         (_, first), *named, (_, last) = self._facts().items()
         facts = [first, *(f"{name} {text}" for name, text in named), last]
         return f"{type(self).__name__}({'; '.join(facts)})"
-
-    def _write(
-        self, path: Any, tensors: Mapping[str, Any], kind: str, names: Sequence[str], dtype: str
-    ) -> None:
-        """Write tensors to a file for other tools, with some attributes of the result."""
-        about = {kind: 1, **{name: getattr(self, name) for name in names}}
-        write_head(path, {**tensors}, json.dumps(about), dtype)
 
 
 Each = TypeVar("Each")

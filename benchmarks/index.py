@@ -5,6 +5,7 @@
     python benchmarks/index.py                             # an hour on two cores
     python benchmarks/index.py --read prose:2048:2         # some minutes
     python benchmarks/index.py --device cuda               # minutes, all windows
+    python benchmarks/index.py --decode 8192               # seconds: the time of a step
 
 SmolLM2-135M (30 layers of 3 key heads, each read by 3 query heads of size 64; rotary positions)
 reads text that nothing was fitted to, and attends to few keys in every layer: those that an index
@@ -203,6 +204,7 @@ def losses(model, methods, tokens, length, windows):
     return {name: np.array(each) for name, each in found.items()}
 
 
+@torch.no_grad()
 def agree(model, indexes, tokens, keys):
     """The scores of PyTorch lead to the output of `headfit.torch.indexed`."""
     ours = Selecting(model, scored(indexes), keys)(tokens.to(model.device))
@@ -214,6 +216,44 @@ def agree(model, indexes, tokens, keys):
     assert apart < 1e-4
 
 
+def decoding(length, keys, repeats=200):
+    """A step of decoding in one layer with so many keys: dense, and with the keys of an index."""
+    generator = torch.Generator().manual_seed(0)
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def random(*shape):
+        return torch.randn(KEY_HEADS, *shape, generator=generator)
+
+    q, k, v = random(GROUP, SIZE), random(length, SIZE), random(length, SIZE)
+    kept = torch.cat([torch.arange(FIRST), torch.arange(length - WINDOW, length)])
+    ways = {
+        "dense": lambda: (q @ k.mT / SIZE**0.5).softmax(-1) @ v,
+        "dense, scaled_dot_product_attention": lambda: attention(q, k, v),
+    }
+    for dim in (8, 16):
+        index_q, index_k = random(GROUP, dim), random(length, dim)
+
+        def selected(index_q=index_q, index_k=index_k):
+            scores = (index_q @ index_k.mT).log_softmax(-1).logsumexp(1)
+            best = scores[:, FIRST:-WINDOW].topk(keys - len(kept), sorted=False).indices + FIRST
+            columns = torch.cat([best, kept.expand(KEY_HEADS, -1)], 1)[..., None]
+            return attention(q, *(x.take_along_dim(columns, 1) for x in (k, v)))
+
+        ways[f"{keys} keys of an index, d = {dim}"] = selected
+    times = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            begun = time.perf_counter()
+            way()
+            times[name].append(time.perf_counter() - begun)
+    dense = np.median(times["dense"])
+    rows = [["a step of one layer", "ms", "of dense"]]
+    for name, x in times.items():
+        rows.append([name, f"{np.median(x) * 1e3:.2f}", f"{np.median(x) / dense:.2f}"])
+    title = f"{length:,} keys in float32, {KEY_HEADS} key heads of {GROUP} query heads, PyTorch"
+    measure.table(f"{title}, {torch.get_num_threads()} threads; {measure.machine()}", rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--read", nargs="+", metavar="TEXT:LENGTH:WINDOWS",
@@ -222,9 +262,12 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="where PyTorch runs the model")
     parser.add_argument("--judged", type=int, default=2, help="passages of which shares are taken")
+    parser.add_argument("--decode", type=int, metavar="TOKENS", help="time a step, no more")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.decode:
+        return decoding(options.decode, options.keys[1])
     model, _, fitted, texts = load()
     starts = np.linspace(0, len(fitted) - TOKENS, PASSAGES).astype(int)
     passages = capture(model, fitted, starts, TOKENS)

@@ -18,13 +18,14 @@ Then what the cache takes (--memory).
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
+import inspect
 import json
 import pickle
 import resource
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from pathlib import Path
@@ -73,8 +74,7 @@ def load():
         return tokenizer(text, return_tensors="pt").input_ids[0]
 
     prose = tokens("\n\n".join(topics[name] for name in sorted(topics)))
-    library = Path(sysconfig.get_paths()["stdlib"])
-    code = tokens("\n".join((library / f"{name}.py").read_text("utf-8") for name in CODE))
+    code = tokens("\n".join(inspect.getsource(importlib.import_module(name)) for name in CODE))
     cut = len(prose) * 2 // 3
     return model, tokenizer, prose[:cut], {"prose": prose[cut:], "code": code}
 

@@ -100,6 +100,7 @@ def main():
         titles.append(f"key in {length:,}")
         for name, hits in right.items():
             rows[name].append(f"{hits} of {options.trials}")
+        print(f"{length:,} tokens: {right}", flush=True)
     rng, right = np.random.default_rng(0), dict.fromkeys(found, 0)
     for _ in range(options.trials):
         string = torch.from_numpy(rng.integers(1000, 40000, COPIED))

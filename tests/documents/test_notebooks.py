@@ -20,7 +20,7 @@ def notebook(request):
 
 
 def test_there_are_notebooks():
-    assert len(NOTEBOOKS) == 7
+    assert len(NOTEBOOKS) == 9
 
 
 def test_every_cell_ran_once_in_order(notebook):

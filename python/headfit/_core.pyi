@@ -422,6 +422,18 @@ def certify_sparse_matrix(
     target: Target, matrix: CompressedRows, tolerances: Tolerances, threads: int
 ) -> dict[str, Any]: ...
 
+class SelectionOptions(metaclass=_Pybind11Type):
+    def __init__(self, *, keys: int, first: int, window: int, mass: float) -> None: ...
+
+def certify_selection(
+    logits: Logits,
+    q_index: _Floats,
+    k_index: _Floats,
+    options: SelectionOptions,
+    columns: bool,
+    threads: int,
+) -> dict[str, Any]: ...
+
 # The least and the largest number, in a format, that a kernel may make of each operand.
 def operand_bounds(
     x: _Floats, format: str, factor: float, in_float32: bool, product_error: float

@@ -30,15 +30,7 @@ void check_index_passage(const LogitSource<float>& passage) {
     }
   }
   if (passage.bias.is_set()) throw InputError("an index knows no bias");
-  const Mask& mask = passage.mask;
-  bool differs = mask.dense && mask.dense_head != 0;
-  for (Index h = 1; h < passage.q.count; ++h) {
-    if (mask.key_lengths) differs |= mask.key_lengths[h] != mask.key_lengths[0];
-    for (Index c = 0; mask.keys && c < passage.k.rows; ++c) {
-      differs |= mask.has_key(h, c) != mask.has_key(0, c);
-    }
-  }
-  if (differs && passage.q.count > 1) {
+  if (!passage.mask.is_shared(passage.q.count, passage.k.rows)) {
     throw InputError("the query heads of a group must have the same mask");
   }
 }

@@ -380,6 +380,9 @@ def select_keys(
 def score_keys(
     passage: Logits, maps: _Float32, options: IndexOptions, threads: int
 ) -> _Float32: ...
+def index_numbers(
+    passage: Logits, maps: _Float32, options: IndexOptions, threads: int
+) -> tuple[_Float32, _Float32]: ...
 def round_index_rows(x: _Float32, dtype: str) -> tuple[_Float32, _Float32]: ...
 def compare_heads(
     originals: Sequence[Logits], smaller: Sequence[Logits], threads: int

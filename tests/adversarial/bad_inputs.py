@@ -205,7 +205,7 @@ def between(low: float, high: float) -> list[Any]:
 RECORDS = (
     "AttentionStats", "Certificate", "Compressed", "CompressedHeads",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
-    "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "Comparison",
+    "PlanTrend", "Problem", "RopeFilter", "Search", "SelectionCertificate", "ShrinkResult", "Comparison",
     "Sparsified", "ModelTable", "sweep.Sweep", "Trial", "TvCurve",
     "bounds.GeneralBound", "bounds.LowerBound",
     "torch.CapturedHeads", "torch.CapturedLayer",
@@ -389,6 +389,16 @@ def doors(folder: Path) -> Iterator[Door]:
         "num_threads": threads, **by_workers,
     }  # fmt: skip
     yield Door("certify", hf.certify, {"A": A, **good, "leak": 0.3}, judged, says)
+    small = [*BAD_MATRIX, np.ones((N, 1)), np.ones((N + 1, 2)), np.full((N, 2), 0.1)]
+    selected = {
+        **heads, **logits, "Q_index": small, "K_index": small, "keys": counts(4),
+        "window": counts(1), "first": counts(0), "mass": between(0, 1), "columns": NOT_FLAG,
+    }  # fmt: skip
+    del selected["bias"], selected["position"]
+    asked = {**good, "Q_index": Q[:, :2], "K_index": K[:, :2], "keys": 4, "window": 2, "first": 1}
+    yield Door("certify_selection", hf.certify_selection, asked, selected, {
+        **says, "window": "window|keys", "first": "first|keys",
+    })  # fmt: skip
     of_matrix = [x for x in BAD_MATRIX if x is not None and not sp.issparse(x)]
     of_matrix += [np.ones((N, DIM)), -np.eye(N), np.full((N, N), np.inf)]
     of_matrix += [sp.csr_array(-np.eye(N)), sp.eye_array(N + 1)]

@@ -3,12 +3,15 @@
 // With w_j the exponential of the exact logit of key j, z that of a sink (or 0), and B the selected
 // keys, the mass is w(B) / (w(B) + w(rest) + z): it grows with each w_j in B and falls with the others.
 // B holds all sure keys, and `open` of the possible ones. So it is at least
-//   lo(sure) / (lo(sure) + hi(rest) + hi(z)),
-// and, since moving weight from the rest to B makes it larger, at most
-//   hi(B') / (hi(B') + lo(rest') + lo(z)),
-// with B' the sure keys and the heaviest possible ones, as many as are open. Heaviest by computed
-// weights: every exact weight is between 1/f and f times the computed one for one f of the row, so that
-// hi(B) <= hi(B') and lo(rest) >= lo(rest') for every B.
+//   lo(L) / (lo(L) + hi(rest of L) + hi(z)),
+// with L the sure keys and the lightest possible ones, as many as are open, and at most
+//   hi(H) / (hi(H) + lo(rest of H) + lo(z)),
+// with H the sure keys and the heaviest possible ones. Light and heavy by computed weights v: every exact
+// weight is between v_j / f and v_j f, with one f for the row. For every B therefore
+// w(B) >= v(B) / f >= v(L) / f and w(rest of B) <= f v(rest of B) <= f v(rest of L), and so for H.
+//
+// Where a score may overflow, a kernel may make NaN of it, and select who knows what and how many:
+// L is then the sure keys alone.
 #pragma once
 
 #include <algorithm>
@@ -21,11 +24,12 @@
 
 namespace headfit::detail {
 
-// The exponentials exp(x_j - shift) of the computed logits of a row, added up by choice.
+// The exponentials exp(x_j - shift) of the computed logits of a row, added up.
 struct WeightSums {
-  double sure = 0, out = 0;
-  double heavy = 0;  // of the heaviest possible keys, as many as are open
-  double light = 0;  // of the other possible ones
+  struct Parts {
+    double chosen = 0, rest = 0;
+  };
+  Parts least, most;  // with the lightest and with the heaviest possible keys chosen
   Index count = 0;  // of all weights
   bool has_rest = false;  // whether some key is not sure
 };
@@ -34,37 +38,47 @@ struct WeightSums {
 class KeptMass {
  public:
   // Adds up the weights of a row; x[c] is the logit of the key with choice[c], if that is not hidden.
-  // map(x) is the logit in double, and at most `shift`.
+  // map(x) is the logit in double, and `shift` the largest of them.
   template <class T, class Map>
-  WeightSums sums(const T* x, const Choice* choice, Index count, Index open, double shift,
-                  const Map& map) {
+  WeightSums sums(const T* x, const Choice* choice, Index count, const ChoiceCounts& counts,
+                  double shift, const Map& map) {
     WeightSums sums;
+    double sure = 0, out = 0;
     possible_.clear();
     for (Index c = 0; c < count; ++c) {
       if (choice[c] == Choice::hidden) continue;
       ++sums.count;
       const double weight = std::exp(map(x[c]) - shift);
       if (choice[c] == Choice::sure) {
-        sums.sure += weight;
+        sure += weight;
       } else if (choice[c] == Choice::out) {
-        sums.out += weight;
+        out += weight;
       } else {
         possible_.push_back(weight);
       }
-      sums.has_rest |= choice[c] != Choice::sure;
     }
-    const auto heavy = possible_.begin() + std::min<Index>(open, std::ssize(possible_));
-    std::nth_element(possible_.begin(), heavy, possible_.end(), std::greater<>());
-    for (auto p = possible_.begin(); p != heavy; ++p) sums.heavy += *p;
-    for (auto p = heavy; p != possible_.end(); ++p) sums.light += *p;
+    sums.has_rest = counts.sure < sums.count;
+    sums.least = divided(sure, out, counts.may_overflow ? 0 : counts.open(), std::less<>());
+    sums.most = divided(sure, out, counts.open(), std::greater<>());
     return sums;
   }
 
  private:
+  // The first `open` of the possible keys in an order are chosen too.
+  template <class Before>
+  WeightSums::Parts divided(double sure, double out, Index open, const Before& before) {
+    WeightSums::Parts parts{sure, out};
+    const auto end = possible_.begin() + open;
+    std::nth_element(possible_.begin(), end, possible_.end(), before);
+    for (auto p = possible_.begin(); p != end; ++p) parts.chosen += *p;
+    for (auto p = end; p != possible_.end(); ++p) parts.rest += *p;
+    return parts;
+  }
+
   std::vector<double> possible_;
 };
 
-// Encloses a sum of `count` numbers exp(x_j - shift), x_j - shift <= 0, that was computed in double in
+// Encloses a sum of `count` numbers exp(x_j - shift), x_j <= shift, that was computed in double in
 // any order. The difference is rounded, which changes an exponential by a factor of at most exp(1000 u)
 // < 1 + 2^-43 where it is at least -1000; below that both the exponential and what is computed are less
 // than the least double. The C library's exp is wrong by 4 units in the last place at most
@@ -100,10 +114,10 @@ inline Enclosure kept_mass(const WeightSums& sums, double radius, const Enclosur
   const auto high = [&](double computed) {
     return next_up(sum_of_exponentials(computed, sums.count).hi * factor.hi);
   };
-  const double rest = sums.has_rest ? high(sums.out + sums.heavy + sums.light) : 0;
-  return {share_below(std::max(0.0, low(sums.sure)), next_up(rest + sink.hi)),
-          share_above(high(sums.sure + sums.heavy),
-                      std::max(0.0, next_down(low(sums.out + sums.light) + sink.lo)))};
+  const double rest = sums.has_rest ? high(sums.least.rest) : 0;
+  return {share_below(std::max(0.0, low(sums.least.chosen)), next_up(rest + sink.hi)),
+          share_above(high(sums.most.chosen),
+                      std::max(0.0, next_down(low(sums.most.rest) + sink.lo)))};
 }
 
 }  // namespace headfit::detail

@@ -33,6 +33,7 @@ enum class Choice : std::int8_t { hidden, sure, possible, out };
 struct ChoiceCounts {
   Index sure = 0;  // those that are kept always included
   Index selected = 0;  // that any selection has
+  bool may_overflow = false;  // whether a score may
   Index open() const { return selected - sure; }  // that are selected among the possible ones
 };
 
@@ -89,6 +90,7 @@ class SelectedKeys {
       }
       const double radius = error(c);
       at_.push_back(c);
+      counts.may_overflow |= !(radius < no_bound);
       lower_.push_back(x[c] - radius);
       upper_.push_back(x[c] + radius);
     }

@@ -147,7 +147,7 @@ class SelectionFold : public WholeRows<double> {
     T largest = -std::numeric_limits<T>::infinity();
     for (Index c = 0; c < count; ++c) largest = std::max(largest, logits[c]);
     const double shift = map(largest);
-    const detail::WeightSums sums = mass_.sums(logits, choices, count, counts.open(), shift, map);
+    const detail::WeightSums sums = mass_.sums(logits, choices, count, counts, shift, map);
     checkpoints_.after(8 * count);
     const double sink = all_.sinks[static_cast<std::size_t>(head)];
     const Enclosure sink_term = sink > -no_bound
@@ -218,7 +218,8 @@ void check(const LogitSource<T>& source, const Heads<float>& q_index, const Head
     throw InputError("certify_selection takes no bias and no rotary positions");
   }
   if (!source.mask.is_shared(source.q.count, source.k.rows)) {
-    throw InputError("the query heads of a group must have the same mask");
+    throw InputError(
+        "the query heads of one key head must have the same mask, key_mask and key_lengths");
   }
   if (options.first < 0 || options.window < 1 || options.budget() < 1) {
     throw InputError("keys must be more than first + window; got " + std::to_string(options.keys));

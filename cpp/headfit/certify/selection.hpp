@@ -32,7 +32,7 @@ struct SelectionRows {
   SelectionRows(Index heads, Index rows);
 
   // Bounds of the mass that the selected keys have in the softmax of the head, a sink included in
-  // its sum: of the surely selected ones from below, of all that may be selected from above.
+  // its sum, whichever of the possible keys are selected beside the sure ones.
   Vector<double> least, most;
   std::vector<Verdict> verdict;
   std::vector<Offset> sure;  // of each row, the keys that are surely selected

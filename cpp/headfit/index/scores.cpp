@@ -47,10 +47,10 @@ void IndexProducts::open(const LogitSource<float>& passage, const Matrix<float>&
   originals_.resize(static_cast<std::size_t>(passage.q.count));
 }
 
-void IndexProducts::read(std::span<const Index> rows) {
+void IndexProducts::map_queries(std::span<const Index> rows) {
   rows_ = rows;
   count_ = static_cast<Index>(rows.size());
-  const Index size = passage_.q.cols, dim = keys_.cols(), all = passage_.q.rows;
+  const Index size = passage_.q.cols, dim = keys_.cols();
   queries_.setZero(heads() * count_, dim);
   for (Index h = 0; h < passage_.q.count; ++h) {
     Matrix<float>& original = originals_[static_cast<std::size_t>(h)];
@@ -62,6 +62,11 @@ void IndexProducts::read(std::span<const Index> rows) {
                        queries_.middleRows(place, count_));
   }
   format_.round(queries_, scales_);
+}
+
+void IndexProducts::read(std::span<const Index> rows) {
+  map_queries(rows);
+  const Index dim = keys_.cols(), all = passage_.q.rows;
   // The stream finds the mapped queries where the rows of the passage have theirs.
   spread_.resize(heads() * all, dim);
   for (Index h = 0; h < heads(); ++h) {

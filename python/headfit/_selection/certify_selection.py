@@ -30,9 +30,9 @@ class SelectionCertificate(Shown):
     Attributes
     ----------
     status : "holds", "fails" or "undecided"
-        "holds": in every row of every head the surely selected keys have the mass asked for, in
-        exact arithmetic for the stored numbers. "fails": in some row no selection that a kernel may
-        make has it. "undecided": neither is proved.
+        "holds": in every row of every head any selection that a kernel may make keeps the mass
+        asked for, in exact arithmetic for the stored numbers. "fails": in some row none does.
+        "undecided": neither is proved.
     asked : float
         The mass asked for.
     mass, mass_mean : float
@@ -41,8 +41,8 @@ class SelectionCertificate(Shown):
         Where `mass` is: the indices of its head, if there are several, and of its row. None
         without rows.
     row_mass, row_most : ndarray, shape (..., n)
-        Bounds of the mass that the selected keys have in the row's attention: from below, of the
-        surely selected ones; from above, of all that may be selected. 1 where a row sees no key.
+        Bounds of the mass that the selected keys have in the row's attention, from below and from
+        above, whichever a kernel selects beside the sure ones. 1 where a row sees no key.
     row_status : ndarray of int8, shape (..., n)
         0 holds, 1 fails, 2 undecided.
     sure, selected : ndarray of int, shape (n,)
@@ -214,10 +214,11 @@ def certify_selection(
     numbers kept or flushed. A free key is surely selected if fewer than b others have
     s_l + r_l >= s_j - r_j: any selection that leaves it out has b keys with scores as large, whatever
     its rule for ties. It is surely left out if b others have s_l - r_l > s_j + r_j. Two order
-    statistics of a row find all these. The mass of the sure keys is at least
-    lo(sure) / (lo(sure) + hi(rest) + hi(sink)), sums of exponentials of exact logits enclosed as in
-    `certify`; that of any selection is bounded from above in the same way. docs/certificates.md says
-    what this covers: accumulators that truncate are not.
+    statistics of a row find all these. With L the sure keys and the lightest of the others that may
+    be selected, as many as are left, every selection keeps a mass of at least
+    lo(L) / (lo(L) + hi(rest) + hi(sink)), sums of exponentials of exact logits enclosed as in
+    `certify`; it is bounded from above in the same way. docs/certificates.md says what this covers:
+    accumulators that truncate are not.
 
     Takes O(n m (d + D heads)) time, the entries' share of it under a sparse mask, and O(m) memory
     for each of a few rows of every thread, besides copies of Q, K and the index.

@@ -205,8 +205,8 @@ def between(low: float, high: float) -> list[Any]:
 RECORDS = (
     "AttentionStats", "Certificate", "Compressed", "CompressedHeads",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
-    "PlanTrend", "Problem", "RopeFilter", "Search", "SelectionCertificate", "ShrinkResult", "Comparison",
-    "Sparsified", "ModelTable", "sweep.Sweep", "Trial", "TvCurve",
+    "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "Comparison",
+    "SelectionCertificate", "Sparsified", "ModelTable", "sweep.Sweep", "Trial", "TvCurve",
     "bounds.GeneralBound", "bounds.LowerBound",
     "torch.CapturedHeads", "torch.CapturedLayer",
     "torch.FittedAttention", "torch.SmallerHeads",
@@ -762,6 +762,11 @@ def index_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[
         yield Door(f"Index.{name}", getattr(found, name), {"Q": Q[0], "K": K[0]}, {
             **options, "Q": others, "K": others, **({} if name == "scores" else {"keys": keys}),
         }, said)  # fmt: skip
+    dots = hf.index(**{**quick, "effort": 0, "form": "dot"})
+    yield Door("Index.certify", dots.certify, {"Q": Q[0], "K": K[0]}, {
+        **options, "Q": others, "K": others, "keys": keys, "mass": between(0, 1),
+        "columns": NOT_FLAG,
+    }, said)  # fmt: skip
     yield Door("Index.judge", found.judge, {"passages": passages}, {
         "passages": [x for x in no_passages if not isinstance(x, dict)], "keys": keys,
         "num_threads": known["num_threads"],

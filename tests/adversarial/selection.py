@@ -5,7 +5,8 @@ Run it from the root of the repository: ``python -m tests.adversarial.selection 
 A case is one call. Its scores are computed in float32 by the kernels of `float32_results.py`, with
 and without flushing, and by kernels that multiply the scales of stored numbers in last. Each score
 is the least or the largest of what some order of summation gives, and ties are broken for or
-against heavy keys. The mass of what is selected is computed from exact logits with 250 bits. Lies are
+against heavy keys. The mass of what is selected is computed from exact logits with 250 bits. Lies
+are
 
 - ``not sure``: a key that is called surely selected, and that a kernel leaves out;
 - ``false bound``: a bound of the mass that the mass of a selection exceeds, or a wrong count;
@@ -79,10 +80,11 @@ def numbers_of_index(rng, family: str, n: int, m: int, d: int) -> tuple[Any, Any
         k = k * rng.choice([-0.0, 1.0], (m, d))
     elif family == "near":
         k = rng.standard_normal(d) * (1 + k * 2.0 ** -rng.integers(8, 26))
-    elif family == "cancelling":
-        big = rng.standard_normal(d) * 2.0**10
-        q, k = np.hstack([q, big * np.ones((n, d))]), np.hstack([k, rng.standard_normal((m, 1)) * (
-            np.resize([1.0, -1.0], d) / big)])  # fmt: skip
+    elif family == "cancelling":  # large terms that cancel, beside keys that are nearly equal
+        k = rng.standard_normal(d) * (1 + k * 2.0 ** -rng.integers(8, 26))
+        terms = rng.standard_normal((m, 1)) * np.resize([1.0, -1.0], 2 * d)
+        q = np.hstack([q, np.full((n, 2 * d), 2.0 ** rng.integers(0, 8))])
+        k = np.hstack([k, terms * rng.uniform(1, 2)])
     elif family == "subnormal":
         q, k = np.ldexp(q, -rng.integers(60, 140)), np.ldexp(k, -rng.integers(0, 70))
     elif family == "tiny products":
@@ -199,7 +201,7 @@ def weights(case: Case) -> tuple[list[list[list[Any]]], list[Any]]:
 
 
 def selections(low: np.ndarray, high: np.ndarray, free: list[int], budget: int, w: list[Any]):
-    """Yield the keys that a kernel may select in a row: those of extreme scores, tied keys either way.
+    """Yield the keys that a kernel may select in a row, by extreme scores, with ties either way.
 
     NaN may be anywhere.
     """
@@ -242,7 +244,8 @@ class Tally:
         total: Counter = sum(self.counts.values(), Counter())
         for name, n in [*self.counts.items(), ("all", total)]:
             share = n["missed"] / max(1, n["away"])
-            lines.append(f"{name:<14}" + " ".join(f"{n[c]:>11}" for c in columns) + f"{share:>12.2%}")
+            cells = " ".join(f"{n[c]:>11}" for c in columns)
+            lines.append(f"{name:<14}{cells}{share:>12.2%}")
         return "\n".join(lines)
 
 
@@ -285,6 +288,7 @@ def judge_rows(case: Case, c: Any, mass: float, tally: Tally) -> None:
             tally.lie(case, "false bound", f"row {i} counts or keeps other keys")
         for h, (rows, sink) in enumerate(zip(found, sinks, strict=True)):
             w = rows[i]
+            seen = bool(kept or free)
             total = mpmath.fsum(w[j] for j in (*kept, *free)) + sink
             sets = set()
             for low, high in known:
@@ -294,12 +298,13 @@ def judge_rows(case: Case, c: Any, mass: float, tally: Tally) -> None:
             for one in sets:
                 if not sure <= one:
                     tally.lie(case, "not sure", f"row {i}: {sure - one} are left out")
-                masses.append(mpmath.fsum(w[j] for j in one) / total if kept or free else mpmath.mpf(1))
+                masses.append(mpmath.fsum(w[j] for j in one) / total if seen else mpmath.mpf(1))
             least, most = min(masses), max(masses)
             room = mpmath.ldexp(1, 40 - BITS)
             low, high = float(c.row_mass[h, i]), float(c.row_most[h, i])
             if not (0 <= low <= least + room and most - room <= high <= 1):
-                tally.lie(case, "false bound", f"row {h, i}: {low!r}, {high!r}, not {least}, {most}")
+                said = f"row {h, i}: {low!r}, {high!r}, not {least}, {most}"
+                tally.lie(case, "false bound", said)
             status = int(c.row_status[h, i])
             any_fails |= least < mass - room
             any_holds_not |= status == 1

@@ -14,7 +14,7 @@ def test_no_certificate_of_a_selection_lies(family: str) -> None:
     assert counts["holds"] > 60
     assert counts["fails"] > 15
     # Scores that overflow, that flushing moves, or that differ in their last digits: not decided.
-    hard = family in ("overflowing", "near", "subnormal", "tiny products")
+    hard = family in ("overflowing", "near", "cancelling", "subnormal", "tiny products")
     assert counts["missed"] <= (0.25 if hard else 0.03) * counts["away"]
 
 

@@ -136,8 +136,9 @@ TAKE_NO_HEAD = {
 }  # fmt: skip
 # Parameters that are no heads in any function.
 NO_HEADS = {
-    "A", "K", "K_index", "Q_index", "V", "W_Q", "W_K", "X", "axes", "client", "cmap", "columns", "dtype", "init", "mask",
-    "norm", "options", "path", "pattern", "rng", "store", "values", "widths",
+    "A", "K", "K_index", "Q_index", "V", "W_Q", "W_K", "X", "axes", "client", "cmap", "columns",
+    "dtype", "init", "mask", "norm", "options", "path", "pattern", "rng", "store", "values",
+    "widths",
 }  # fmt: skip
 
 

@@ -60,9 +60,7 @@ def split(allowed: np.ndarray, i: int, asks: dict[str, Any]) -> tuple[list[int],
     return kept, [j for j in seen if j not in kept]
 
 
-def choices(
-    q: Any, k: Any, i: int, free: list[int], budget: int
-) -> tuple[set[int], set[int]]:
+def choices(q: Any, k: Any, i: int, free: list[int], budget: int) -> tuple[set[int], set[int]]:
     """The free keys of a row that are surely selected, and those that may be."""
     u = Fraction(SMALL + 9, 2**24)
     gamma = u / (1 - u)
@@ -129,9 +127,7 @@ def test_the_definition(name: str, dtype: Any) -> None:
     np.testing.assert_array_equal(c.columns, again.columns)
     # An Attention has the same.
     attention = hf.Attention(*case[:2], **options)
-    from_one = hf.certify_selection(
-        attention, Q_index=case[2], K_index=case[3], **ASKS, mass=0.5
-    )
+    from_one = hf.certify_selection(attention, Q_index=case[2], K_index=case[3], **ASKS, mass=0.5)
     np.testing.assert_array_equal(c.row_most, from_one.row_most)
 
 

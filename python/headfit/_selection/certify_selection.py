@@ -1,4 +1,4 @@
-"""`certify_selection`: how much of its attention a head surely keeps where an index finds its keys."""
+"""`certify_selection`: the attention that rows surely keep where an index selects their keys."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class SelectionCertificate(Shown):
         """Return the scalars as plain Python values, for JSON; `to_pandas` has the rows."""
         mask = None if self.mask is None else mask_text(self.mask)
         values = {"holds": self.holds, **vars(self), "mask": mask}
-        counts = {f"rows_{word}": count for word, count in self._counts().items()}
-        return plain_dict({n: x for n, x in values.items() if not isinstance(x, np.ndarray)} | counts)
+        values |= {f"rows_{word}": count for word, count in self._counts().items()}
+        return plain_dict({n: x for n, x in values.items() if not isinstance(x, np.ndarray)})
 
     def to_pandas(self) -> Any:
         """Return the rows of all heads as a pandas DataFrame: bounds of the mass, and status.
@@ -207,18 +207,18 @@ def certify_selection(
 
     Notes
     -----
-    Of a row that sees more, ``keys - window - first`` free keys with the largest scores are selected,
-    b of them. A score s_j that float32 computes lies within a radius r_j of the exact product, in any
-    order of summation (Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.1), with
-    fused multiply-adds or not, the scales of stored numbers multiplied in before or after, subnormal
-    numbers kept or flushed. A free key is surely selected if fewer than b others have
-    s_l + r_l >= s_j - r_j: any selection that leaves it out has b keys with scores as large, whatever
-    its rule for ties. It is surely left out if b others have s_l - r_l > s_j + r_j. Two order
-    statistics of a row find all these. With L the sure keys and the lightest of the others that may
-    be selected, as many as are left, every selection keeps a mass of at least
-    lo(L) / (lo(L) + hi(rest) + hi(sink)), sums of exponentials of exact logits enclosed as in
-    `certify`; it is bounded from above in the same way. docs/certificates.md says what this covers:
-    accumulators that truncate are not.
+    Of the free keys of a row, which are not kept always, those with the largest scores are
+    selected, b = keys - window - first of them. A score s_j that is computed in float32 lies within
+    a radius r_j of the exact product, in any order of summation (Higham, *Accuracy and Stability of
+    Numerical Algorithms*, section 3.1), with fused multiply-adds or not, the scales of stored
+    numbers multiplied in before or after, subnormal numbers kept or flushed. A free key is surely
+    selected if fewer than b others have s_l + r_l >= s_j - r_j: any selection without it has b keys
+    with scores as large, whatever its rule for ties. It is surely left out if b others have
+    s_l - r_l > s_j + r_j. Two order statistics of a row tell all these. With L the sure keys and
+    the lightest of those that may be selected, as many as are left, every selection keeps a mass of
+    at least lo(L) / (lo(L) + hi(rest) + hi(sink)), sums of exponentials of exact logits enclosed as
+    in `certify`; it is bounded from above in the same way. docs/certificates.md says what this
+    covers: accumulators that truncate are not.
 
     Takes O(n m (d + D heads)) time, the entries' share of it under a sparse mask, and O(m) memory
     for each of a few rows of every thread, besides copies of Q, K and the index.
@@ -245,9 +245,9 @@ def certify_selection(
     # Copies, which nobody else can change meanwhile.
     own = {**vars(given.options), "mask": frozen_mask(given.mask)}
     attention = Attention(*(np.array(x) for x in given.stored), **own)
-    small = [_stored(x, name) for x, name in ((Q_index, "Q_index"), (K_index, "K_index"))]
+    of_q, of_k = _stored(Q_index, "Q_index"), _stored(K_index, "K_index")
     asks = _core.SelectionOptions(keys=keys, first=first, window=window, mass=asked)
-    rows = _core.certify_selection(attention.core, *small, asks, columns, threads)
+    rows = _core.certify_selection(attention.core, of_q, of_k, asks, columns, threads)
     shape = (*attention.lead, attention.n)
     least, most, status = (rows[name].reshape(shape) for name in ("least", "most", "verdict"))
     worst = np.unravel_index(np.argmin(least), shape) if least.size else ()
@@ -260,7 +260,7 @@ def certify_selection(
         row_mass=least, row_most=most, row_status=status,
         sure=rows["sure"], selected=rows["selected"], columns=rows["columns"],
         keys=keys, window=window, first=first, rescanned=rows["rescanned"],
-        dim=small[0].shape[1], dtype=str(computed_in(*attention.stored)),
+        dim=of_q.shape[1], dtype=str(computed_in(*attention.stored)),
         scale=attention.scale, mask=attention.mask,
     )  # fmt: skip
 

@@ -395,7 +395,8 @@ def doors(folder: Path) -> Iterator[Door]:
         "window": counts(1), "first": counts(0), "mass": between(0, 1), "columns": NOT_FLAG,
     }  # fmt: skip
     del selected["bias"], selected["position"]
-    asked = {**good, "Q_index": Q[:, :2], "K_index": K[:, :2], "keys": 4, "window": 2, "first": 1}
+    asked = {**good, "Q_index": np.eye(N, 2), "K_index": np.eye(N, 2), "keys": 4, "window": 2}
+    asked["first"] = 1
     yield Door("certify_selection", hf.certify_selection, asked, selected, {
         **says, "window": "window|keys", "first": "first|keys",
     })  # fmt: skip

@@ -15,7 +15,7 @@ from headfit._attention.logits import LogitKeywords, names_logit_options
 from headfit._base.arguments import as_count, as_flag, check_between, thread_count
 from headfit._base.arrays import as_matrix, computed_in
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import Shown, data_frame, mask_text, number, plain_dict
+from headfit._base.display import Shown, mask_text, number, plain_dict
 from headfit._base.machine import require_memory
 from headfit._base.masks import frozen_mask
 from headfit._base.types import ArrayLike
@@ -90,59 +90,38 @@ class SelectionCertificate(Shown):
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scalars as plain Python values, for JSON; `to_pandas` has the rows."""
+        """Return the scalars as plain Python values, for JSON."""
         mask = None if self.mask is None else mask_text(self.mask)
         values = {"holds": self.holds, **vars(self), "mask": mask}
         values |= {f"rows_{word}": count for word, count in self._counts().items()}
         return plain_dict({n: x for n, x in values.items() if not isinstance(x, np.ndarray)})
 
-    def to_pandas(self) -> Any:
-        """Return the rows of all heads as a pandas DataFrame: bounds of the mass, and status.
-
-        Raises
-        ------
-        ImportError
-            Without pandas.
-        """
-        heads, n = self.row_mass.size // max(1, len(self.sure)), len(self.sure)
-        return data_frame(
-            {
-                "head": np.repeat(np.arange(heads), n), "row": np.tile(np.arange(n), heads),
-                "mass": self.row_mass.ravel(), "most": self.row_most.ravel(),
-                "sure": np.tile(self.sure, heads), "selected": np.tile(self.selected, heads),
-                "status": np.array(VERDICTS)[self.row_status.ravel()],
-            }, ["head", "row"],
-        )  # fmt: skip
-
     def _counts(self) -> dict[str, int]:
         return {word: int((self.row_status == i).sum()) for i, word in enumerate(VERDICTS)}
 
     def _facts(self) -> dict[str, str]:
-        at = "" if self.worst is None else " at head {}, row {}".format(
-            ", ".join(map(str, self.worst[:-1])) or 0, self.worst[-1])  # fmt: skip
+        *head, row = self.worst or [""]
+        least, mean = (number(-x)[1:] for x in (self.mass, self.mass_mean))  # rounded down
         return {
-            "mass kept": f">= {_below(self.mass)} (asked for {self.asked:g}){at}, "
-            f"mean >= {_below(self.mass_mean)}",
+            "mass kept": f">= {least} (asked for {self.asked:g}) at head "
+            f"{', '.join(map(str, head)) or 0}, row {row}; mean >= {mean}",
             "surely selected": f"{self.sure.sum()} of {self.selected.sum()} keys, at most "
             f"{self.keys} a row with the last {self.window} and the first {self.first}",
-            "about": f"the exact attention of the stored Q, K ({self.dtype}); scores of {self.dim} "
-            f"stored numbers in float32, whatever their order and the rule for ties; "
-            f"{self.rescanned} rows rescanned in float64",
+            "about": f"the exact attention of the stored Q, K ({self.dtype}), with scores of "
+            f"{self.dim} stored numbers in float32, whatever the order of sums and the rule for "
+            f"ties; {self.rescanned} rows rescanned in float64",
         }
 
     def __repr__(self) -> str:
-        said = (f"{name}{':' * (name[0] == 's')} {fact}" for name, fact in self._facts().items())
-        return "\n  ".join([self._headline(), *said])
-
-    def _headline(self) -> str:
-        rows, count = self.row_status.size, self._counts()
+        count, rows = self._counts(), self.row_status.size
         more = f", {count['undecided']} undecided" if count["undecided"] else ""
         verdict = {
             "holds": f"holds for all {rows} rows",
             "fails": f"FAILS in {count['fails']} of {rows} rows{more}",
             "undecided": f"UNDECIDED in {count['undecided']} of {rows} rows",
-        }
-        return f"SelectionCertificate: {verdict[self.status]}"
+        }[self.status]
+        facts = [f"{name} {fact}" for name, fact in self._facts().items()]
+        return "\n  ".join([f"SelectionCertificate: {verdict}", *facts])
 
 
 @names_logit_options("bias", "position")
@@ -252,16 +231,13 @@ def certify_selection(
     least, most, status = (rows[name].reshape(shape) for name in ("least", "most", "verdict"))
     worst = np.unravel_index(np.argmin(least), shape) if least.size else ()
     return SelectionCertificate(
-        status=VERDICTS[1 if (status == 1).any() else status.max(initial=0)],
-        asked=asked,
-        mass=float(least.min(initial=1)),
-        mass_mean=float(least.mean()) if least.size else 1.0,
-        worst=tuple(map(int, worst)) or None,
+        status=VERDICTS[1 if (status == 1).any() else status.max(initial=0)], asked=asked,
+        mass=float(least.min(initial=1)), mass_mean=float(least.mean()) if least.size else 1.0,
+        worst=tuple(map(int, worst)) if least.size else None,
         row_mass=least, row_most=most, row_status=status,
-        sure=rows["sure"], selected=rows["selected"], columns=rows["columns"],
-        keys=keys, window=window, first=first, rescanned=rows["rescanned"],
-        dim=of_q.shape[1], dtype=str(computed_in(*attention.stored)),
-        scale=attention.scale, mask=attention.mask,
+        **{name: rows[name] for name in ("sure", "selected", "columns", "rescanned")},
+        keys=keys, window=window, first=first, dim=of_q.shape[1],
+        dtype=str(computed_in(*attention.stored)), scale=attention.scale, mask=attention.mask,
     )  # fmt: skip
 
 
@@ -273,8 +249,3 @@ def _stored(x: Any, name: str) -> NDArray[np.float32]:
     if not np.array_equal(single, given, equal_nan=True):
         raise InputError(f"{name} must hold numbers of float32, rounded as the index stores them")
     return single
-
-
-def _below(x: float) -> str:
-    """Return a lower bound with a few significant digits, rounded down."""
-    return number(-x).removeprefix("-")

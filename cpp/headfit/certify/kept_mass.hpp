@@ -78,8 +78,8 @@ class KeptMass {
   std::vector<double> possible_;
 };
 
-// Encloses a sum of `count` numbers exp(x_j - shift), x_j <= shift, that was computed in double in
-// any order. The difference is rounded, which changes an exponential by a factor of at most exp(1000 u)
+// Encloses a sum of `count` numbers exp(x_j - shift) that was computed in double in any order, with x_j
+// at most the shift, or above it by roundings. The difference is rounded, which changes an exponential by a factor of at most exp(1000 u)
 // < 1 + 2^-43 where it is at least -1000; below that both the exponential and what is computed are less
 // than the least double. The C library's exp is wrong by 4 units in the last place at most
 // (rounding.hpp), subnormal results by a few times the least number, and the sum by gamma_count.

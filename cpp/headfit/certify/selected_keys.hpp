@@ -1,8 +1,8 @@
 // Which keys of a row are surely selected by their scores, and which may be.
 //
 // Every score s_j of a free key is known to lie in an interval [l_j, u_j], wherever a kernel rounds.
-// It selects a set B of b free keys such that no key outside of B has a larger score than one in
-// it: that is all that rules for ties have in common. Then, for a row with more than b free keys:
+// The kernel selects a set B of b free keys such that no key outside of B has a larger score than one
+// in it: that is all that rules for ties have in common. Then, for a row with more than b free keys:
 //
 // - If fewer than b other free keys i have u_i >= l_j, key j is in every such B. For were it outside,
 //   each of the b keys i in B would have u_i >= s_i >= s_j >= l_j, and none of them is j.

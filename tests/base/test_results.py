@@ -97,8 +97,8 @@ def results() -> dict[str, object]:
 
 NAMES = (
     "Target", "Fit", "Fit in a module", "Fit without a certificate", "Search", "Certificate",
-    "Certificate of a matrix", "Certificate without mass", "Attention", "Attention of heads",
-    "Comparison", "ShrinkResult", "TvCurve", "Compressed",
+    "Certificate of a matrix", "Certificate without mass", "SelectionCertificate", "Attention",
+    "Attention of heads", "Comparison", "ShrinkResult", "TvCurve", "Compressed",
     "CompressedHeads", "Index", "IndexQuality", "Indexes", "Sparsified", "AttentionStats",
     "AttentionStats of heads", "HeadTable", "ModelTable", "Plan", "RopeFilter", "LowerBound",
     "Sweep",

@@ -92,6 +92,7 @@ PYTHON_FLOORS = (
     "_cluster",
     "_attention",
     "_target",
+    "_selection",
     "_lower",
     "_filter",
     "_fit",

@@ -1,6 +1,7 @@
 // Certificates, and the error bounds that those of a module start from.
 #include "headfit/certify/certificate.hpp"
 #include "headfit/certify/operands.hpp"
+#include "headfit/certify/selection.hpp"
 
 #include "formats.hpp"
 #include "targets.hpp"
@@ -28,17 +29,21 @@ Scans scans_named(const std::string& name) {
   throw InputError("scans must be both, first or in double; got " + name);
 }
 
-py::dict as_dict(const CertificateRows& rows) {
-  Array<std::int8_t> verdict(static_cast<Index>(rows.verdict.size()));
-  std::transform(rows.verdict.begin(), rows.verdict.end(), verdict.mutable_data(),
+Array<std::int8_t> numbers_of(const std::vector<Verdict>& verdicts) {
+  Array<std::int8_t> numbers(static_cast<Index>(verdicts.size()));
+  std::transform(verdicts.begin(), verdicts.end(), numbers.mutable_data(),
                  [](Verdict v) { return static_cast<std::int8_t>(v); });
+  return numbers;
+}
+
+py::dict as_dict(const CertificateRows& rows) {
   py::dict d;
   d["leak"] = array_of(rows.leak);
   d["distortion"] = array_of(rows.distortion);
   d["tv"] = array_of(rows.tv);
   d["stray"] = array_of(rows.stray);
   d["largest_logit"] = array_of(rows.largest_logit);
-  d["verdict"] = verdict;
+  d["verdict"] = numbers_of(rows.verdict);
   d["leak_column"] = array_of(rows.leak_column);
   d["weakest_column"] = array_of(rows.weakest_column);
   d["highest_column"] = array_of(rows.highest_column);
@@ -48,6 +53,31 @@ py::dict as_dict(const CertificateRows& rows) {
   d["max_logit"] = rows.max_logit;
   d["rounding_bound"] = rows.rounding_bound;
   d["rescanned"] = rows.rescanned;
+  return d;
+}
+
+py::dict certify_selection_of(const LogitArrays& logits, const py::array& q_index,
+                              const py::array& k_index, const SelectionOptions& options,
+                              bool with_columns, int threads) {
+  const PythonRun run(threads);
+  const Heads<float> queries = one_head<float>(q_index, "Q_index");
+  const Heads<float> keys = one_head<float>(k_index, "K_index");
+  std::optional<Array<Column>> columns;
+  if (with_columns) columns.emplace(std::vector<Index>{queries.rows, options.keys});
+  Column* const to = columns ? columns->mutable_data() : nullptr;
+  const SelectionRows rows = compute_in(logits.in_double(), [&]<class T>() {
+    const LogitSource<T> source = logits.view<T>();
+    const py::gil_scoped_release release;
+    return certify_selection(source, queries, keys, options, to, run);
+  });
+  py::dict d;
+  d["least"] = array_of(rows.least);
+  d["most"] = array_of(rows.most);
+  d["verdict"] = numbers_of(rows.verdict);
+  d["sure"] = array_of(rows.sure);
+  d["selected"] = array_of(rows.selected);
+  d["rescanned"] = rows.rescanned;
+  d["columns"] = columns;
   return d;
 }
 
@@ -119,6 +149,13 @@ void bind_certify(py::module_& m) {
     }));
   },
         Standard(), py::arg("target"), py::arg("matrix"), py::arg("tolerances"),
+        py::arg("threads"));
+
+  py::class_<SelectionOptions>(m, "SelectionOptions")
+      .def(py::init<Index, Index, Index, double>(), py::kw_only(), py::arg("keys"),
+           py::arg("first"), py::arg("window"), py::arg("mass"));
+  m.def("certify_selection", &certify_selection_of, Standard(), py::arg("logits"),
+        py::arg("q_index"), py::arg("k_index"), py::arg("options"), py::arg("columns"),
         py::arg("threads"));
 
   m.def("operand_bounds",

@@ -91,6 +91,19 @@ Array<float> score_keys_of(const LogitArrays& passage, const py::array& maps,
   return scores;
 }
 
+py::tuple index_numbers_of(const LogitArrays& passage, const py::array& maps,
+                           const IndexOptions& options, int threads) {
+  const PythonRun run(threads);
+  const LogitSource<float> source = passage.view<float>();
+  const Matrix<float> at = maps_of(maps);
+  IndexNumbers numbers;
+  {
+    const py::gil_scoped_release release;
+    numbers = index_numbers(source, at, options, run);
+  }
+  return py::make_tuple(array_of(numbers.queries), array_of(numbers.keys));
+}
+
 // Rounded rows and their scales.
 py::tuple round_rows(const py::array& x, const std::string& dtype) {
   Matrix<float> rounded = one_head<float>(x, "x")[0];
@@ -133,6 +146,9 @@ void bind_index(py::module_& m) {
   m.def("select_keys", &select_keys_of, Standard(), py::arg("passage"), py::arg("maps"),
         py::arg("options"), py::arg("keys"), py::arg("threads"));
   m.def("score_keys", &score_keys_of, Standard(), py::arg("passage"), py::arg("maps"),
+        py::arg("options"), py::arg("threads"));
+  // Of the form "dot": the rounded queries and keys.
+  m.def("index_numbers", &index_numbers_of, Standard(), py::arg("passage"), py::arg("maps"),
         py::arg("options"), py::arg("threads"));
   m.def("round_index_rows", &round_rows, Standard(), py::arg("x"), py::arg("dtype"));
 }

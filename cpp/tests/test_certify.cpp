@@ -6,6 +6,7 @@
 #include "headfit/certify/certificate.hpp"
 #include "headfit/certify/operands.hpp"
 #include "headfit/certify/rounding.hpp"
+#include "headfit/certify/selection.hpp"
 #include "headfit/logits/stream.hpp"
 #include "headfit/projection/projection.hpp"
 #include "problem.hpp"
@@ -667,4 +668,193 @@ TEST(operands_of_kernels) {
   CHECK(bounds(-inf, {narrow, 2.0, true, 0x1p-21}) == std::pair(-inf, -inf));
   CHECK(bounds(1e300, {narrow}) == std::pair(inf, inf));
   CHECK(std::isnan(bounds(std::nan(""), {narrow, 2.0, true, 0x1p-21}).first));
+}
+
+// Certificates of selections ----------------------------------------------------------------
+
+namespace {
+
+// An index of whole numbers over 4, and two query heads that share a key head.
+struct Chosen {
+  Numbers numbers;
+  Problem<float> heads;
+  Stack<float> q, k;
+  SelectionOptions options{.keys = 14, .first = 2, .window = 5, .mass = 0.5};
+
+  Chosen(Index n, Index m, Index d, std::uint64_t seed)
+      : numbers(seed), heads(2, 2, n, m, 6, numbers), q(1, n, d), k(1, m, d) {
+    for (Stack<float>* x : {&q, &k}) {
+      for (float& y : x->data) y = static_cast<float>(std::rint(40 * numbers.next()) / 4);
+    }
+  }
+
+  template <class T = float>
+  SelectionRows judge(std::vector<Column>& columns, int threads = 1) {
+    columns.assign(static_cast<std::size_t>(heads.n * options.keys), 7);
+    LogitSource<T> source;
+    const LogitSource<float> narrow = heads.source();
+    source.q = {narrow.q.data, 2, heads.n, heads.d, narrow.q.head_stride, narrow.q.row_stride};
+    source.k = {narrow.k.data, 1, heads.m, heads.d, narrow.k.head_stride, narrow.k.row_stride};
+    source.group = 2, source.scale = heads.scale, source.softcap = heads.softcap;
+    source.mask = narrow.mask, source.sinks = narrow.sinks;
+    return certify_selection(source, q.view(), k.view(), options, columns.data(), {threads, {}});
+  }
+
+  // The definitions, key by key: how many other free keys may beat, or surely beat, a key whose radius is
+  // `factor` times the bound.
+  void check_row(Index i, const SelectionRows& rows, const std::vector<Column>& columns) const {
+    std::vector<Index> always, free;
+    const Index position = i + heads.m - heads.n;
+    Index seen = 0;
+    for (Index j = 0; j < heads.m; ++j) {
+      if (!heads.mask.allows(0, i, j, heads.n, heads.m)) continue;
+      const bool is_kept =
+          seen++ < options.first || (j <= position && j > position - options.window);
+      (is_kept ? always : free).push_back(j);
+    }
+    const auto interval = [&](Index j, double factor) {
+      double score = 0, q2 = 0, k2 = 0;  // exact: whole numbers over 16
+      for (Index p = 0; p < q.cols; ++p) {
+        score += double(q.at(0, i, p)) * double(k.at(0, j, p));
+        q2 += std::pow(q.at(0, i, p), 2), k2 += std::pow(k.at(0, j, p), 2);
+      }
+      const double radius = factor * double(q.cols + 9) * 0x1p-24 * std::sqrt(q2 * k2);
+      return Enclosure{score - radius, score + radius};
+    };
+    const auto sure = [&](double factor) {
+      std::vector<Index> found = always;
+      for (const Index j : free) {
+        Index others = 0;
+        for (const Index l : free) {
+          others += l != j && interval(l, factor).hi >= interval(j, factor).lo;
+        }
+        if (others < options.budget()) found.push_back(j);
+      }
+      std::sort(found.begin(), found.end());
+      return found;
+    };
+    std::vector<Index> found;
+    for (Index p = 0; p < options.keys; ++p) {
+      const Column j = columns[std::size_t(i * options.keys + p)];
+      if (j >= 0) found.push_back(j);
+    }
+    const std::vector<Index> fewest = sure(1.01), most = sure(0.99);
+    CHECK(std::ranges::includes(found, fewest) && std::ranges::includes(most, found));
+    CHECK(rows.sure[std::size_t(i)] == std::ssize(found));
+    CHECK(rows.selected[std::size_t(i)] ==
+          std::ssize(always) + std::min<Index>(options.budget(), std::ssize(free)));
+    // What a kernel without rounding selects.
+    std::vector<Index> one = free;
+    std::ranges::stable_sort(one, std::greater<>(), [&](Index j) { return interval(j, 0).lo; });
+    one.resize(std::size_t(std::min(options.budget(), std::ssize(one))));
+    one.insert(one.end(), always.begin(), always.end());
+    for (Index h = 0; h < 2; ++h) {
+      double all = heads.sinks.empty() ? 0 : std::exp(heads.sinks[std::size_t(h)]);
+      double kept = 0, surely = 0;
+      for (const Index j : always) all += std::exp(heads.logit(h, i, j));
+      for (const Index j : free) all += std::exp(heads.logit(h, i, j));
+      for (const Index j : one) kept += std::exp(heads.logit(h, i, j));
+      for (const Index j : found) surely += std::exp(heads.logit(h, i, j));
+      const Index at = h * heads.n + i;
+      if (one.empty()) all = kept = surely = 1;
+      CHECK(rows.least[at] <= kept / all + 1e-13 && rows.most[at] >= kept / all - 1e-13);
+      CHECK_THAT(rows.least[at] > surely / all - 1e-4, rows.least[at], " of ", surely / all);
+      if (std::ssize(found) == std::ssize(one)) CHECK(rows.most[at] < rows.least[at] + 1e-4);
+      const Verdict verdict = rows.least[at] >= options.mass ? Verdict::holds
+                              : rows.most[at] < options.mass ? Verdict::fails
+                                                             : Verdict::undecided;
+      CHECK(rows.verdict[std::size_t(at)] == verdict);
+    }
+  }
+};
+
+}  // namespace
+
+TEST(selections_are_those_of_the_definition_under_every_mask) {
+  std::uint64_t seed = 0;
+  for (const Index m : {1, 9, 61, 200}) {
+    for (int kind = 0; kind < 8; ++kind) {
+      Chosen c(kind % 2 ? m : 40, m, kind % 3 ? 4 : 17, ++seed);
+      c.heads.sparse_columns.reserve(1);  // no null pointer, even without entries
+      if (kind == 1) c.heads.mask.right = 0;
+      if (kind == 2) c.heads.mask.left = 20, c.heads.mask.right = 3;
+      if (kind == 3) put_sparse(c.heads, c.numbers, 0.4);
+      if (kind == 4) put_sparse(c.heads, c.numbers, 0.05);
+      if (kind == 5) {
+        put_keys(c.heads, c.numbers);
+        c.heads.mask.keys_head = 0, c.heads.sinks = {0.5, -1};
+      }
+      if (kind == 6) c.heads.key_lengths = {m / 2, m / 2};
+      if (kind == 6) c.heads.mask.key_lengths = c.heads.key_lengths.data();
+      if (kind == 7) c.heads.softcap = 0.7, c.options.first = 0;
+      std::vector<Column> columns, again;
+      const SelectionRows rows = c.judge(columns), wide = c.judge<double>(again);
+      for (Index i = 0; i < c.heads.n; ++i) c.check_row(i, rows, columns);
+      CHECK(columns == again);
+      CHECK(wide.sure == rows.sure);
+      const SelectionRows parallel = c.judge(again, 3);
+      CHECK(parallel.least == rows.least && parallel.most == rows.most && columns == again);
+    }
+  }
+}
+
+TEST(equal_keys_are_surely_selected_only_where_all_fit) {
+  Chosen c(30, 30, 3, 4);
+  for (float& x : c.k.data) x = 1;
+  std::vector<Column> columns;
+  const SelectionRows rows = c.judge(columns);
+  // Of row 29 the first 2 and the last 5 are kept, and 7 of 23 others are selected, whichever.
+  CHECK(rows.sure[29] == 7);
+  CHECK(rows.selected[29] == 14);
+  CHECK(rows.least[29] < rows.most[29]);
+  c.options.keys = 30;
+  CHECK(c.judge(columns).sure[29] == 30);
+  CHECK(c.judge(columns).least[29] == 1);
+  // A query of zeros has equal scores too.
+  c.options.keys = 14;
+  for (float& x : c.k.data) x = static_cast<float>(c.numbers.next());
+  std::fill_n(c.q.data.begin() + 29 * 3, 3, 0.0f);
+  CHECK(c.judge(columns).sure[29] == 7);
+  CHECK(c.judge(columns).sure[28] == 14);
+}
+
+TEST(scores_that_may_overflow_select_nothing_surely) {
+  Chosen c(30, 30, 3, 5);
+  for (Stack<float>* x : {&c.q, &c.k}) {
+    for (float& y : x->data) y *= 0x1p58f;
+  }
+  std::vector<Column> columns;
+  CHECK(c.judge(columns).sure[29] == 14);
+  for (float& y : c.k.data) y *= 0x1p4f;
+  CHECK(c.judge(columns).sure[29] == 7);
+}
+
+TEST(a_mass_that_float_cannot_decide_is_decided_in_double) {
+  Chosen c(60, 60, 4, 6);
+  for (float& y : c.heads.q.data) y *= 10;
+  std::vector<Column> columns;
+  const SelectionRows exact = c.judge<double>(columns);
+  Index at = 59;
+  const auto is_open = [&](Index i) { return exact.least[i] > 0.1 && exact.least[i] < 0.9; };
+  while (!is_open(at) || exact.sure[std::size_t(at)] != exact.selected[std::size_t(at)]) --at;
+  for (const double beyond : {-1e-8, 1e-8}) {
+    c.options.mass = exact.least[at] + beyond;
+    const SelectionRows rows = c.judge(columns);
+    CHECK(rows.rescanned > 0);
+    CHECK(rows.verdict[std::size_t(at)] == (beyond < 0 ? Verdict::holds : Verdict::fails));
+  }
+}
+
+TEST(selections_refuse_what_they_cannot_judge) {
+  Chosen c(30, 30, 3, 7);
+  std::vector<Column> columns;
+  c.options.keys = 7;
+  CHECK_THROWS(InputError, "keys must be more than first + window", c.judge(columns));
+  c.options.keys = 14;
+  c.heads.key_lengths = {30, 29};
+  c.heads.mask.key_lengths = c.heads.key_lengths.data();
+  CHECK_THROWS(InputError, "must have the same mask", c.judge(columns));
+  c.heads.mask = {};
+  c.k.data[5] = std::nanf("");
+  CHECK_THROWS(NonFiniteError, "K_index", c.judge(columns));
 }

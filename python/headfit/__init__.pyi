@@ -25,6 +25,7 @@ from headfit._fit.fit import fit
 from headfit._fit.storage import load
 from headfit._index.index import index
 from headfit._plan.plan import plan
+from headfit._selection.certify_selection import certify_selection
 from headfit._shrink.compare import compare
 from headfit._shrink.shrink import shrink
 from headfit._target.certify import certify
@@ -46,6 +47,7 @@ __all__ = [
     "attention_topk",
     "bounds",
     "certify",
+    "certify_selection",
     "compare",
     "compress",
     "compress_keys",

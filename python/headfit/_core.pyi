@@ -380,6 +380,9 @@ def select_keys(
 def score_keys(
     passage: Logits, maps: _Float32, options: IndexOptions, threads: int
 ) -> _Float32: ...
+def index_numbers(
+    passage: Logits, maps: _Float32, options: IndexOptions, threads: int
+) -> tuple[_Float32, _Float32]: ...
 def round_index_rows(x: _Float32, dtype: str) -> tuple[_Float32, _Float32]: ...
 def compare_heads(
     originals: Sequence[Logits], smaller: Sequence[Logits], threads: int
@@ -420,6 +423,18 @@ def certify_matrix(
 ) -> dict[str, Any]: ...
 def certify_sparse_matrix(
     target: Target, matrix: CompressedRows, tolerances: Tolerances, threads: int
+) -> dict[str, Any]: ...
+
+class SelectionOptions(metaclass=_Pybind11Type):
+    def __init__(self, *, keys: int, first: int, window: int, mass: float) -> None: ...
+
+def certify_selection(
+    logits: Logits,
+    q_index: _Floats,
+    k_index: _Floats,
+    options: SelectionOptions,
+    columns: bool,
+    threads: int,
 ) -> dict[str, Any]: ...
 
 # The least and the largest number, in a format, that a kernel may make of each operand.

@@ -8,6 +8,7 @@ from headfit._compress.result import Compressed, CompressedHeads
 from headfit._fit.result import Fit, Search, Trial
 from headfit._index.result import Index, Indexes, IndexQuality
 from headfit._plan.result import Plan, PlanAttempt, PlanTrend
+from headfit._selection.certify_selection import SelectionCertificate
 from headfit._shrink.compare import Comparison
 from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit._target.certificate import Certificate
@@ -33,6 +34,7 @@ __all__ = [
     "PlanAttempt",
     "PlanTrend",
     "Search",
+    "SelectionCertificate",
     "ShrinkResult",
     "Sparsified",
     "Trial",

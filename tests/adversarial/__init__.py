@@ -28,5 +28,6 @@ In the tables, "away" counts the rows that a scan in float64 should decide
 The files: `dyadic.py` has integers times powers of two, their logarithms and their rounding;
 `oracle.py` the truth about rows; `float32_results.py` what kernels may compute in float32;
 `generators.py` the families of inputs; `attack.py` the comparison, the counts and the
-reproductions; `flushing.py` the processor's control register.
+reproductions; `flushing.py` the processor's control register. `selection.py` is an attack of its
+own, on `headfit.certify_selection`.
 """

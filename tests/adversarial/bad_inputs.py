@@ -206,7 +206,7 @@ RECORDS = (
     "AttentionStats", "Certificate", "Compressed", "CompressedHeads",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
     "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "Comparison",
-    "Sparsified", "ModelTable", "sweep.Sweep", "Trial", "TvCurve",
+    "SelectionCertificate", "Sparsified", "ModelTable", "sweep.Sweep", "Trial", "TvCurve",
     "bounds.GeneralBound", "bounds.LowerBound",
     "torch.CapturedHeads", "torch.CapturedLayer",
     "torch.FittedAttention", "torch.SmallerHeads",
@@ -389,6 +389,17 @@ def doors(folder: Path) -> Iterator[Door]:
         "num_threads": threads, **by_workers,
     }  # fmt: skip
     yield Door("certify", hf.certify, {"A": A, **good, "leak": 0.3}, judged, says)
+    small = [*BAD_MATRIX, np.ones((N, 1)), np.ones((N + 1, 2)), np.full((N, 2), 0.1)]
+    selected = {
+        **heads, **logits, "Q_index": small, "K_index": small, "keys": counts(4),
+        "window": counts(1), "first": counts(0), "mass": between(0, 1), "columns": NOT_FLAG,
+    }  # fmt: skip
+    del selected["bias"], selected["position"]
+    asked = {**good, "Q_index": np.eye(N, 2), "K_index": np.eye(N, 2), "keys": 4, "window": 2}
+    asked["first"] = 1
+    yield Door("certify_selection", hf.certify_selection, asked, selected, {
+        **says, "window": "window|keys", "first": "first|keys",
+    })  # fmt: skip
     of_matrix = [x for x in BAD_MATRIX if x is not None and not sp.issparse(x)]
     of_matrix += [np.ones((N, DIM)), -np.eye(N), np.full((N, N), np.inf)]
     of_matrix += [sp.csr_array(-np.eye(N)), sp.eye_array(N + 1)]
@@ -752,6 +763,11 @@ def index_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[
         yield Door(f"Index.{name}", getattr(found, name), {"Q": Q[0], "K": K[0]}, {
             **options, "Q": others, "K": others, **({} if name == "scores" else {"keys": keys}),
         }, said)  # fmt: skip
+    dots = hf.index(**{**quick, "effort": 0, "form": "dot"})
+    yield Door("Index.certify", dots.certify, {"Q": Q[0], "K": K[0]}, {
+        **options, "Q": others, "K": others, "keys": keys, "mass": between(0, 1),
+        "columns": NOT_FLAG,
+    }, said)  # fmt: skip
     yield Door("Index.judge", found.judge, {"passages": passages}, {
         "passages": [x for x in no_passages if not isinstance(x, dict)], "keys": keys,
         "num_threads": known["num_threads"],

@@ -96,6 +96,7 @@ TABLE = {
     "compare":                " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
     "shrink":                 " h  h  h  h  h  h  h  h  h  h  h  h  h  r   h  h  h  h  h  r  h",
     "certify":                " h  h  h  h  h  r  r  h  h  h  r  r  r  r   r  r  r  r  r  r  r",
+    "certify_selection":      " h  h  h  h  h  h  h  r  r  h  r  r  r  h   r  r  r  r  r  r  h",
     "methods.append_dims":    " h  h  h  h  h  r  r  r  r  r  r  r  r  r   r  r  r  r  r  r  r",
     "compress":               " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
     "compress, several":      " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
@@ -104,6 +105,7 @@ TABLE = {
                               " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "index":                  " h  h  h  h  h  h  h  r  r  h  h  h  r  h   r  r  r  r  r  r  h",
     "results.Index.apply":    " h  h  h  h  h  h  h  r  r  h  h  h  r  h   r  r  r  r  r  r  h",
+    "results.Index.certify":  " h  h  h  h  h  h  h  r  r  h  h  h  r  h   r  r  r  r  r  r  h",
     "results.Index.scores":   " .  h  h  h  h  h  h  r  r  .  h  h  r  .   r  r  r  r  r  r  .",
     "results.Index.select":   " .  h  h  h  h  h  h  r  r  .  h  h  r  .   r  r  r  r  r  r  .",
     "results.Compressed.apply": " r  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
@@ -134,8 +136,9 @@ TAKE_NO_HEAD = {
 }  # fmt: skip
 # Parameters that are no heads in any function.
 NO_HEADS = {
-    "A", "K", "V", "W_Q", "W_K", "X", "axes", "client", "cmap", "columns", "dtype", "init", "mask",
-    "norm", "options", "path", "pattern", "rng", "store", "values", "widths",
+    "A", "K", "K_index", "Q_index", "V", "W_Q", "W_K", "X", "axes", "client", "cmap", "columns",
+    "dtype", "init", "mask", "norm", "options", "path", "pattern", "rng", "store", "values",
+    "widths",
 }  # fmt: skip
 
 
@@ -349,6 +352,25 @@ def _certify(q, k, options):
     return hf.certify(BAND, hf.Attention(q, k, **options), leak=0.5).row_leak, leaks
 
 
+SMALL_Q, SMALL_K = RNG(6).standard_normal((2, N, 3)).astype(np.float32)
+KEEPS: Options = {"keys": 4, "window": 1, "first": 1, "num_threads": 1}
+
+
+def kept_mass(scores: np.ndarray, q: np.ndarray, k: np.ndarray, options: Options) -> np.ndarray:
+    """The mass of the keys that an index finds by its scores; 1 where a row sees none."""
+    seen = logits(q.reshape(-1, *q.shape[-2:])[0], k.reshape(-1, *k.shape[-2:])[0],
+                  {name: x for name, x in options.items() if name != "sinks"})  # fmt: skip
+    found = chosen(np.where(np.isfinite(seen), scores, -np.inf))
+    return np.where(found.any(axis=1), (weights(q, k, options) * found).sum(axis=-1), 1.0)
+
+
+@function("certify_selection")
+def _certify_selection(q, k, options):
+    found = hf.certify_selection(q, k, SMALL_Q, SMALL_K, **options, **KEEPS)
+    scores = SMALL_Q.astype(float) @ SMALL_K.astype(float).T
+    return found.row_mass, lambda o: kept_mass(scores, q, k, o)
+
+
 @function("methods.append_dims")
 def _append_dims(q, k, options):
     whole = hf.methods.append_dims(BAND, hf.Attention(q, k, **options), [0])
@@ -482,6 +504,20 @@ def _apply_index(q, k, options):
         return weights(q, k, {**o, "mask": found if q.ndim == 2 else [found] * HEADS})
 
     return about(small.apply(q, k, **options).matrix(), expected)
+
+
+@function("results.Index.certify")
+def _certify_index(q, k, options):
+    position = {name: value for name, value in options.items() if name == "position"}
+    given = [hf.Attention(*pair, **position) for pair in passages(q, k)]
+    small = hf.index(given, **FINDS, form="dot")
+
+    def expected(o: Options) -> np.ndarray:
+        mapped, keys = turned(q, k, o.get("position"))
+        mapped = sum(x @ p for x, p in zip(mapped.reshape(-1, N, D), small.P_q, strict=True))
+        return kept_mass(mapped @ (keys.reshape(N, D) @ small.P_k).T, q, k, o)
+
+    return about(small.certify(q, k, num_threads=1, **options).row_mass, expected)
 
 
 @function("results.Index.scores")

@@ -60,6 +60,7 @@ def control() -> int:
 RNG = np.random.default_rng(0)
 Q, K, V = RNG.standard_normal((3, 80, 12))
 TINY_Q = (Q * 1e-39).astype("float32")  # subnormal
+LARGE_K = (K[:, :3] * 1e30).astype("float32")
 TINY_V = (V * 1e-310).astype("float64")
 A = hf.patterns.random_regular(80, 3, gamma=2.0, rng=0)
 SMALL_A, SMALL_X = A.toarray() * 1e-310, np.hstack([Q, K]) * 1e-200
@@ -77,6 +78,10 @@ def judged(c: hf.results.Certificate) -> list[Any]:
     return [c.status, *numbers, c.row_leak, c.row_distortion, c.row_tv, c.row_status]
 
 
+def kept(c: hf.results.SelectionCertificate) -> list[Any]:
+    return [c.status, c.row_mass, c.row_most, c.sure, c.columns]
+
+
 def fitted(head: hf.results.Fit) -> list[Any]:
     return [head.Q, head.K, head.X, *judged(head.certificate)]
 
@@ -90,6 +95,18 @@ WORK: dict[str, Callable[[int], list[Any]]] = {
     ),
     "certify matrix": lambda t: judged(hf.certify(A, matrix=SMALL_A, leak=0.9, num_threads=t)),
     "certify module": lambda t: judged(hf.certify(A, MODULE(SMALL_X), leak=0.9, num_threads=t)),
+    "certify_selection": lambda t: kept(
+        hf.certify_selection(
+            TINY,
+            Q_index=TINY_Q[:, :3],
+            K_index=LARGE_K,
+            columns=True,
+            keys=20,
+            window=3,
+            first=1,
+            num_threads=t,
+        )
+    ),
     "target": lambda t: [*core_arrays(hf.Target(A, num_threads=t))],
     "normalised target": lambda t: [
         *core_arrays(hf.Target(SMALL_DIAGONAL, normalize=True, num_threads=t))

@@ -57,6 +57,17 @@ def made() -> dict[str, object]:
         "Certificate": fit.certificate,
         "Certificate of a matrix": hf.certify(A, matrix=A.toarray()),
         "Certificate without mass": hf.certify(A, fit, certificate_mass=False),
+        "SelectionCertificate": hf.certify_selection(
+            Q,
+            K,
+            Q[:, :2].round(2).astype("float16"),
+            K[:, :2].round(2).astype("float16"),
+            mask="causal",
+            keys=5,
+            window=2,
+            first=1,
+            mass=0.99,
+        ),
         "Attention": head,
         "Attention of heads": stack,
         "Comparison": shrunk.comparison,
@@ -86,8 +97,8 @@ def results() -> dict[str, object]:
 
 NAMES = (
     "Target", "Fit", "Fit in a module", "Fit without a certificate", "Search", "Certificate",
-    "Certificate of a matrix", "Certificate without mass", "Attention", "Attention of heads",
-    "Comparison", "ShrinkResult", "TvCurve", "Compressed",
+    "Certificate of a matrix", "Certificate without mass", "SelectionCertificate", "Attention",
+    "Attention of heads", "Comparison", "ShrinkResult", "TvCurve", "Compressed",
     "CompressedHeads", "Index", "IndexQuality", "Indexes", "Sparsified", "AttentionStats",
     "AttentionStats of heads", "HeadTable", "ModelTable", "Plan", "RopeFilter", "LowerBound",
     "Sweep",

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import headfit as hf
+from headfit import _core
 from headfit.errors import InputError, NonFiniteError
 
 D, DIM, N, M = 6, 3, 30, 37
@@ -224,6 +225,32 @@ def test_quality_is_its_definition(heads: int | None, form: str, dtype: str, nam
             np.testing.assert_allclose(getattr(got, field), value, rtol=1e-4, err_msg=field)
         assert got.rows == expected["rows"]
         assert {type(value) for value in vars(got).values()} == {int, float, np.ndarray}
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [None, 3])
+def test_what_is_certified_is_what_is_selected(heads: int | None, dtype: str, name: str) -> None:
+    found, (q, k), (options, _) = index(heads, "dot", dtype), passage(heads), MASKS[name]
+    c = found.certify(q, k, mass=0.4, columns=True, **options)
+    core = hf.Attention(np.float32(q), np.float32(k)).core
+    numbers = _core.index_numbers(core, found._maps, found._core_options, 1)
+    maps = found.P_q if heads else found.P_q[0]
+    mapped = q @ maps if heads is None else (q @ maps).sum(axis=0)
+    for x, expected in zip(numbers, (mapped, k @ found.P_k), strict=True):
+        np.testing.assert_array_equal(x, stored(expected, dtype))
+    attention = hf.attention_matrix(q, k, **options).reshape(-1, N, M)
+    columns = found.select(q, k, **options)
+    assert c.columns is not None
+    for i, row in enumerate(columns):
+        chosen, sure = row[row >= 0], c.columns[i][c.columns[i] >= 0]
+        assert {*sure} <= {*chosen}
+        assert (c.sure[i], c.selected[i]) == (len(sure), len(chosen))
+        mass = attention[:, i, chosen].sum(axis=1) if len(chosen) else np.ones(len(attention))
+        assert (c.row_mass.reshape(-1, N)[:, i] <= mass + 1e-6).all()
+        assert (c.row_most.reshape(-1, N)[:, i] >= mass - 1e-6).all()
+    with pytest.raises(InputError, match="an index of the form 'dot'"):
+        index(heads).certify(q, k)
 
 
 def test_quality_without_rows_and_of_pairs() -> None:

@@ -70,10 +70,15 @@ def heads(Q: NDArray[Any], A: sp.csr_array) -> None:
     assert_type(found, hf.results.Index | hf.results.Indexes)
     if isinstance(found, hf.results.Index):
         assert_type(found.select(Q, Q, mask="causal"), NDArray[np.int32])
+        assert_type(found.certify(head, mass=0.9), hf.results.SelectionCertificate)
         assert_type(found.quality, hf.results.IndexQuality)
         assert_type(found.apply(head), hf.Attention)
     else:
         assert_type(found["a"].store(Q), tuple[NDArray[np.float32], NDArray[np.float32]])
+    kept = hf.certify_selection(head, Q_index=Q, K_index=Q, keys=64, columns=True)
+    assert_type(kept.raise_if_failed().row_mass, NDArray[np.float64])
+    assert_type(hf.certify_selection(Q, Q, Q, Q, mask="causal").holds, bool)
+    hf.certify_selection(Q, Q, Q, Q, kees=64)  # type: ignore[call-arg]
     hf.describe(hf.Tolerances())  # type: ignore[arg-type]
 
 

@@ -23,6 +23,7 @@ namespace {
 
 using detail::BiasedFold;
 using detail::CompareFold;
+using detail::in_double;
 using detail::judge;
 using detail::MassFold;
 using detail::Norms;
@@ -66,12 +67,6 @@ void check_errors(std::span<const double> errors, Index n, const char* name) {
                        std::to_string(e));
     }
   }
-}
-
-// The same queries or keys, widened to double as their rows are read.
-template <class T>
-Heads<double> in_double(const Heads<T>& x) {
-  return {x.data, x.count, x.rows, x.cols, x.head_stride, x.row_stride};
 }
 
 Target under_mask(Target target, const Mask& mask) {

@@ -9,6 +9,12 @@
 
 namespace headfit::detail {
 
+// The same queries or keys, widened to double as their rows are read.
+template <class T>
+Heads<double> in_double(const Heads<T>& x) {
+  return {x.data, x.count, x.rows, x.cols, x.head_stride, x.row_stride};
+}
+
 // Upper bounds of the norms of all queries and keys, and of the errors of the keys.
 struct Norms {
   Vector<double> q;

@@ -34,16 +34,20 @@ class BestKeys {
   std::vector<Index> columns_;
 };
 
+void check_call(const LogitSource<float>& passage, const Matrix<float>& maps) {
+  check_index_passage(passage);
+  if (maps.rows() != (passage.q.count + 1) * passage.q.cols) {
+    throw InputError("maps must have rows for each query head and for the keys");
+  }
+}
+
 // Calls work(row, scores, free, attention) for every row, with the scores of an index, on all threads
 // of the run. Each has a worker of its own. `attention` is null unless it is asked for.
 template <class MakeWorker>
 void for_scored_rows(const LogitSource<float>& passage, const Matrix<float>& maps,
                      const IndexOptions& options, bool with_attention, const Run& run,
                      const MakeWorker& make_worker) {
-  check_index_passage(passage);
-  if (maps.rows() != (passage.q.count + 1) * passage.q.cols) {
-    throw InputError("maps must have rows for each query head and for the keys");
-  }
+  check_call(passage, maps);
   struct Work {
     IndexProducts products;
     Matrix<float> heads, attention;
@@ -136,6 +140,27 @@ void score_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
       std::copy(scores, scores + cols, out + row * cols);
     };
   });
+}
+
+IndexNumbers index_numbers(const LogitSource<float>& passage, const Matrix<float>& maps,
+                           const IndexOptions& options, const Run& run) {
+  check_call(passage, maps);
+  if (options.form != IndexForm::dot) {
+    throw InputError("only an index of the form dot has one query for all heads");
+  }
+  IndexNumbers numbers{Matrix<float>(passage.q.rows, maps.cols()), {}};
+  IndexProducts keys;
+  keys.open(passage, maps, options);
+  numbers.keys = keys.keys();
+  parallel_rows(passage.q.rows, run, [&] {
+    return [&, products = keys, rows = std::vector<Index>()](Index first, Index end) mutable {
+      rows.resize(static_cast<std::size_t>(end - first));
+      std::iota(rows.begin(), rows.end(), first);
+      products.map_queries(rows);
+      numbers.queries.middleRows(first, end - first) = products.queries();
+    };
+  }, index::chunk_rows);
+  return numbers;
 }
 
 }  // namespace headfit

@@ -30,4 +30,12 @@ void select_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
 void score_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
                 const IndexOptions& options, float* out, const Run& run);
 
+// What an index of the form `dot` stores of the queries and keys of a passage: a row for each, to the
+// last bit as the functions above use them.
+struct IndexNumbers {
+  Matrix<float> queries, keys;
+};
+IndexNumbers index_numbers(const LogitSource<float>& passage, const Matrix<float>& maps,
+                           const IndexOptions& options, const Run& run);
+
 }  // namespace headfit

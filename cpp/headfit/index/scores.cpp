@@ -30,15 +30,7 @@ void check_index_passage(const LogitSource<float>& passage) {
     }
   }
   if (passage.bias.is_set()) throw InputError("an index knows no bias");
-  const Mask& mask = passage.mask;
-  bool differs = mask.dense && mask.dense_head != 0;
-  for (Index h = 1; h < passage.q.count; ++h) {
-    if (mask.key_lengths) differs |= mask.key_lengths[h] != mask.key_lengths[0];
-    for (Index c = 0; mask.keys && c < passage.k.rows; ++c) {
-      differs |= mask.has_key(h, c) != mask.has_key(0, c);
-    }
-  }
-  if (differs && passage.q.count > 1) {
+  if (!passage.mask.is_shared(passage.q.count, passage.k.rows)) {
     throw InputError("the query heads of a group must have the same mask");
   }
 }
@@ -55,10 +47,10 @@ void IndexProducts::open(const LogitSource<float>& passage, const Matrix<float>&
   originals_.resize(static_cast<std::size_t>(passage.q.count));
 }
 
-void IndexProducts::read(std::span<const Index> rows) {
+void IndexProducts::map_queries(std::span<const Index> rows) {
   rows_ = rows;
   count_ = static_cast<Index>(rows.size());
-  const Index size = passage_.q.cols, dim = keys_.cols(), all = passage_.q.rows;
+  const Index size = passage_.q.cols, dim = keys_.cols();
   queries_.setZero(heads() * count_, dim);
   for (Index h = 0; h < passage_.q.count; ++h) {
     Matrix<float>& original = originals_[static_cast<std::size_t>(h)];
@@ -70,6 +62,11 @@ void IndexProducts::read(std::span<const Index> rows) {
                        queries_.middleRows(place, count_));
   }
   format_.round(queries_, scales_);
+}
+
+void IndexProducts::read(std::span<const Index> rows) {
+  map_queries(rows);
+  const Index dim = keys_.cols(), all = passage_.q.rows;
   // The stream finds the mapped queries where the rows of the passage have theirs.
   spread_.resize(heads() * all, dim);
   for (Index h = 0; h < heads(); ++h) {

@@ -73,7 +73,9 @@ class IndexProducts {
   // `maps`: those of the query heads, one below the other, and below them that of the keys.
   void open(const LogitSource<float>& passage, const Matrix<float>& maps,
             const IndexOptions& options);
-  // Computes the products of some rows; masked ones are -inf. The rows must live until the next call.
+  // Maps and rounds the queries of some rows. The rows must live until the next call.
+  void map_queries(std::span<const Index> rows);
+  // The same, and computes the products of the rows; masked ones are -inf.
   void read(std::span<const Index> rows);
 
   const LogitSource<float>& passage() const { return passage_; }

@@ -60,6 +60,15 @@ void find_runs(const Mask& mask, Index head, Index row, Index rows, Index cols,
 
 }  // namespace
 
+bool Mask::is_shared(Index heads, Index cols) const {
+  bool differs = heads > 1 && dense && dense_head != 0;
+  for (Index h = 1; h < heads; ++h) {
+    if (key_lengths) differs |= key_lengths[h] != key_lengths[0];
+    for (Index c = 0; keys && c < cols; ++c) differs |= has_key(h, c) != has_key(0, c);
+  }
+  return !differs;
+}
+
 void check_mask(const Mask& mask, Index heads, Index rows, Index cols) {
   if (mask.left.value_or(0) < 0 || mask.right.value_or(0) < 0) {
     throw InputError("the window of a mask must not be negative");

@@ -61,6 +61,9 @@ struct Mask {
     return !keys || bytes_of(keys)[head * keys_head + col * keys_col] != 0;
   }
 
+  // Whether it is the same for all heads; one that stores a dense array for each counts as different.
+  bool is_shared(Index heads, Index cols) const;
+
   ColumnRange range(Index head, Index row, Index rows, Index cols) const {
     const Index position = row + cols - rows;
     const Index stop = key_lengths ? key_lengths[head] : cols;

@@ -22,6 +22,7 @@ from headfit._cache.stored import Stored, StoredByName, check_position, write
 from headfit._compress.maps import PARTS, by_eighths
 from headfit._compress.passages import given_alone, rotated_float32
 from headfit._index.group import of_one_group
+from headfit._selection.certify_selection import SelectionCertificate, certify_selection
 from headfit.errors import InputError
 
 FORMS = ("sum", "dot")
@@ -297,6 +298,44 @@ class Index(Stored):
                 _core.judge_index(own.core, self._maps, self._core_options, count, threads)
             )
         return IndexQuality.of(judged, lengths, count - self.window - self.first)
+
+    @standard_arithmetic()
+    def certify(
+        self,
+        Q: Any,
+        K: Any = None,
+        *,
+        keys: int | None = None,
+        mass: float = 0.9,
+        columns: bool = False,
+        num_threads: int | None = None,
+        **options: Any,
+    ) -> SelectionCertificate:
+        """Prove how much of its attention each row surely keeps, as `certify_selection` does.
+
+        About queries and keys as they are in float32, with positions applied, and what this index,
+        of the form "dot", stores of them: to the last bit as `select` uses it.
+
+        Parameters
+        ----------
+        Q, K, keys, num_threads, **options
+            As in `select`.
+        mass, columns
+            As in `certify_selection`.
+
+        Raises
+        ------
+        InputError, NonFiniteError
+            For arguments that do not fit, and for an index of the form "sum".
+        """
+        if self.form != "dot":
+            raise InputError("certify needs an index of the form 'dot', whose score is one product")
+        own, threads = self._passage(Q, K, options), thread_count(num_threads)
+        small = _core.index_numbers(own.core, self._maps, self._core_options, threads)
+        return certify_selection(
+            own, None, *small, keys=self._count(keys), window=self.window, first=self.first,
+            mass=mass, columns=columns, num_threads=threads,
+        )  # fmt: skip
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return the maps by name."""

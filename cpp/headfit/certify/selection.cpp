@@ -1,0 +1,301 @@
+// The scores of the index are streamed in double, in whole rows, and of the same rows the logits of each
+// query head are asked for. So every row is chosen from once, for all heads.
+#include "headfit/certify/selection.hpp"
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "headfit/base/errors.hpp"
+#include "headfit/certify/kept_mass.hpp"
+#include "headfit/certify/selected_keys.hpp"
+#include "headfit/certify/support.hpp"
+#include "headfit/logits/stream.hpp"
+
+namespace headfit {
+
+SelectionRows::SelectionRows(Index heads, Index rows)
+    : least(Vector<double>::Ones(heads * rows)),
+      most(Vector<double>::Ones(heads * rows)),
+      verdict(static_cast<std::size_t>(heads * rows), Verdict::holds),
+      sure(static_cast<std::size_t>(rows), 0),
+      selected(static_cast<std::size_t>(rows), 0) {}
+
+namespace {
+
+using detail::Choice;
+using detail::ChoiceCounts;
+using detail::ScoreError;
+
+// What all threads read and where they write; each row is written by one.
+struct Selection {
+  const SelectionOptions& options;
+  Vector<double> key_norms;  // of the index, bounds from above
+  double key_norm_max = 0;
+  double head_key_norm_max = 0;  // of the heads' keys
+  double softcap = 0;
+  std::vector<double> sinks;  // of each query head, -inf for none
+  Column* columns;
+  SelectionRows out;
+  std::vector<char> open;  // rows that logits in double may decide
+};
+
+// What one pass reads: the index as a head of its own, and the heads whose logits are in T.
+template <class T>
+struct Pass {
+  const LogitSource<double>& index;
+  const LogitSource<T>& heads;
+  const PackedKeys<T>& keys;
+};
+
+template <class T>
+class SelectionFold : public WholeRows<double> {
+ public:
+  SelectionFold(const Pass<T>& pass, Selection& selection)
+      : pass_(pass),
+        all_(selection),
+        reader_(std::make_unique<LogitReader<T>>(pass.heads, pass.keys)),
+        index_queries_(pass.index.q),
+        queries_(pass.heads.q),
+        chosen_(selection.options) {}
+
+  void entries(const RowBlock& block, Index r, const Entries<double>& scores) {
+    const Index row = pass_.index.row_at(block.first + r), count = scores.count();
+    const auto place = [&](Index c) { return scores.column(c); };
+    choices_.resize(static_cast<std::size_t>(count));
+    const ChoiceCounts counts = choose(row, scores.data, count, place, choices_.data());
+    for (Index h = 0; h < pass_.heads.q.count; ++h) {
+      const Entries<T> logits = reader_->read(h, row, scores.columns);
+      judge(h, row, logits.data, choices_.data(), count, counts);
+    }
+  }
+
+  void end(const RowBlock& block) {
+    if (block.by_entries || block.col_begin >= block.col_end) return;
+    const Index count = block.col_end - block.col_begin;
+    const auto place = [&](Index c) { return block.col_begin + c; };
+    choices_.resize(static_cast<std::size_t>(block.count * count));
+    counts_.resize(static_cast<std::size_t>(block.count));
+    for (Index r = 0; r < block.count; ++r) {
+      counts_[static_cast<std::size_t>(r)] = choose(pass_.index.row_at(block.first + r), row(r),
+                                                    count, place, choices_.data() + r * count);
+    }
+    // The panels of another type may have another width.
+    RowBlock part{0, block.first, block.count, 0, block.col_end};
+    part.col_begin = block.col_begin / Blocking<T>::panel * Blocking<T>::panel;
+    const Index stride = round_up(part.col_end - part.col_begin, Blocking<T>::panel);
+    T* logits = logits_.ensure(round_up(block.count, Blocking<T>::row_group) * stride);
+    for (Index h = 0; h < pass_.heads.q.count; ++h) {
+      part.head = h;
+      reader_->read(part, logits, stride);
+      for (Index r = 0; r < block.count; ++r) {
+        judge(h, pass_.heads.row_at(block.first + r),
+              logits + r * stride + (block.col_begin - part.col_begin), choices_.data() + r * count,
+              count, counts_[static_cast<std::size_t>(r)]);
+      }
+    }
+  }
+
+ private:
+  template <class Place>
+  ChoiceCounts choose(Index row, const double* scores, Index count, const Place& place,
+                      Choice* to) {
+    const Index rows = pass_.index.q.rows, cols = pass_.index.k.rows;
+    const ScoreError error =
+        detail::score_error(pass_.index.q.cols, norm_above(index_queries_.row(0, row)),
+                            all_.key_norm_max);
+    const ChoiceCounts counts =
+        chosen_.choose(scores, count, row + cols - rows, place,
+                       [&](Index c) { return error.of(all_.key_norms[place(c)]); }, to);
+    all_.out.sure[static_cast<std::size_t>(row)] = counts.sure;
+    all_.out.selected[static_cast<std::size_t>(row)] = counts.selected;
+    if (all_.columns) {
+      Column* found = all_.columns + row * all_.options.keys;
+      for (Index c = 0; c < count; ++c) {
+        if (to[c] == Choice::sure) *found++ = static_cast<Column>(place(c));
+      }
+    }
+    checkpoints_.after(8 * count);
+    return counts;
+  }
+
+  // By how much the logits of a row, capped or not, may be off. The stream rounds the scale, then
+  // multiplies it into the query: two roundings more than the dot product's. A soft-cap c tanh(x / c)
+  // has slopes of at most 1. Its quotient and product are rounded and tanh is wrong by 4 units in the
+  // last place at most: in all by less than 8 epsilon of itself, as x / cosh(x)^2 <= tanh(x), and
+  // below the least normal number by so much.
+  double logit_radius(Index head, Index row) {
+    const LogitSource<T>& heads = pass_.heads;
+    const double q = norm_above(queries_.row(head, row)), k = all_.head_key_norm_max;
+    const DotBound bound = DotBound::of<T>(heads.q.cols, heads.q.cols + 2);
+    const double radius = bound.radius(heads.scale, q, k), cap = all_.softcap;
+    if (cap == 0) return radius;
+    const double size = std::min(cap, product_above(std::abs(heads.scale), q, k) + radius);
+    return next_up(radius + 8 * std::numeric_limits<double>::epsilon() * size +
+                   4 * (1 + cap) * std::numeric_limits<double>::min()) *
+           (1 + 4 * std::numeric_limits<double>::epsilon());
+  }
+
+  void judge(Index head, Index row, const T* logits, const Choice* choices, Index count,
+             const ChoiceCounts& counts) {
+    if (counts.selected == 0) return;  // the row sees nothing
+    const double cap = all_.softcap;
+    const auto map = [cap](T x) {
+      const auto product = static_cast<double>(x);
+      return cap > 0 ? cap * std::tanh(product / cap) : product;
+    };
+    T largest = -std::numeric_limits<T>::infinity();
+    for (Index c = 0; c < count; ++c) largest = std::max(largest, logits[c]);
+    const double shift = map(largest);
+    const detail::WeightSums sums = mass_.sums(logits, choices, count, counts, shift, map);
+    checkpoints_.after(8 * count);
+    const double sink = all_.sinks[static_cast<std::size_t>(head)];
+    const Enclosure sink_term = sink > -no_bound
+                                    ? exp(Enclosure::exactly(sink) - Enclosure::exactly(shift))
+                                    : Enclosure{0, 0};
+    const Enclosure mass = detail::kept_mass(sums, logit_radius(head, row), sink_term);
+    const double asked = all_.options.mass;
+    const Index at = head * pass_.heads.q.rows + row;
+    all_.out.least[at] = mass.lo;
+    all_.out.most[at] = mass.hi;
+    Verdict& verdict = all_.out.verdict[static_cast<std::size_t>(at)];
+    verdict = mass.lo >= asked  ? Verdict::holds
+              : mass.hi < asked ? Verdict::fails
+                                : Verdict::undecided;
+    if (verdict != Verdict::undecided) return;
+    // Exact logits decide only if they did not leave the row undecided for its scores.
+    const Enclosure at_best = detail::kept_mass(sums, 0, sink_term);
+    if (!(at_best.lo < asked && at_best.hi > asked)) all_.open[static_cast<std::size_t>(row)] = 1;
+  }
+
+  const Pass<T> pass_;
+  Selection& all_;
+  std::unique_ptr<LogitReader<T>> reader_;  // it cannot be moved
+  HeadRows<double> index_queries_;
+  HeadRows<T> queries_;
+  detail::SelectedKeys chosen_;
+  detail::KeptMass mass_;
+  std::vector<Choice> choices_;  // of the rows of a block, side by side
+  std::vector<ChoiceCounts> counts_;
+  Buffer<T> logits_;
+  Checkpoints checkpoints_;
+};
+
+// The largest bound of the norms of some keys; writes those of all, if asked to.
+template <class T>
+double largest_norm(const Heads<T>& keys, Index count, Vector<double>* all = nullptr) {
+  HeadRows<T> rows(keys);
+  Checkpoints checkpoints;
+  double largest = 0;
+  for (Index j = 0; j < count; ++j) {
+    checkpoints.after(keys.cols);
+    const double norm = norm_above(rows.row(0, j));
+    largest = std::max(largest, norm);
+    if (all) (*all)[j] = norm;
+  }
+  return largest;
+}
+
+void check_index(const Heads<float>& x, Index rows_of_head, Index read, const char* name) {
+  if (x.count != 1 || x.rows != rows_of_head) {
+    throw InputError(std::string(name) + " must be a matrix with " + std::to_string(rows_of_head) +
+                     " rows; got " + std::to_string(x.rows));
+  }
+  HeadRows<float> rows(x);
+  float largest = 0;
+  for (Index i = 0; i < read; ++i) checked_row(name, rows, 0, i, largest);
+}
+
+template <class T>
+void check(const LogitSource<T>& source, const Heads<float>& q_index, const Heads<float>& k_index,
+           const SelectionOptions& options) {
+  source.validate();
+  check_mask(source.mask, source.q.count, source.q.rows, source.k.rows);
+  if (source.k.count != 1) {
+    throw InputError("K must be of one key head; got " + std::to_string(source.k.count));
+  }
+  if (source.bias.is_set() || source.q.rotary.table || source.k.rotary.table) {
+    throw InputError("certify_selection takes no bias and no rotary positions");
+  }
+  if (!source.mask.is_shared(source.q.count, source.k.rows)) {
+    throw InputError(
+        "the query heads of one key head must have the same mask, key_mask and key_lengths");
+  }
+  if (options.first < 0 || options.window < 1 || options.budget() < 1) {
+    throw InputError("keys must be more than first + window; got " + std::to_string(options.keys));
+  }
+  if (!(options.mass > 0 && options.mass < 1)) {
+    throw InputError("mass must lie strictly between 0 and 1; got " + as_typed(options.mass));
+  }
+  if (q_index.cols != k_index.cols || q_index.cols < 1) {
+    throw InputError("Q_index and K_index must have rows of the same size; got " +
+                     std::to_string(q_index.cols) + " and " + std::to_string(k_index.cols));
+  }
+  check_index(q_index, source.q.rows, source.q.rows, "Q_index");
+  check_index(k_index, source.k.rows, valid_keys(source, 0), "K_index");
+}
+
+template <class T>
+void judge_rows(const LogitSource<double>& index, const LogitSource<T>& heads, Selection& selection,
+                const Run& run) {
+  const KeyLayouts layouts = whole_row_layouts(index, run);
+  const PackedKeys<T> keys(heads, 0, 1, run, layouts);
+  const Pass<T> pass{index, heads, keys};
+  const PackedKeys<double> index_keys(index, 0, 1, run, layouts);
+  stream_tiles(index, index_keys, run, [&] { return SelectionFold<T>(pass, selection); });
+}
+
+}  // namespace
+
+template <class T>
+SelectionRows certify_selection(const LogitSource<T>& source, const Heads<float>& q_index,
+                                const Heads<float>& k_index, const SelectionOptions& options,
+                                Column* columns, const Run& run) {
+  check(source, q_index, k_index, options);
+  const StandardArithmetic arithmetic;
+  const Index rows = source.q.rows, valid = valid_keys(source, 0);
+  Selection selection{.options = options,
+                      .key_norms = Vector<double>::Zero(k_index.rows),
+                      .head_key_norm_max = largest_norm(source.k, valid),
+                      .softcap = source.softcap,
+                      .sinks = {},
+                      .columns = columns,
+                      .out = SelectionRows(source.q.count, rows),
+                      .open = std::vector<char>(static_cast<std::size_t>(rows), 0)};
+  selection.key_norm_max = largest_norm(k_index, valid, &selection.key_norms);
+  for (Index h = 0; h < source.q.count; ++h) selection.sinks.push_back(source.sink(h));
+  if (columns) std::fill_n(columns, rows * options.keys, Column(-1));
+  LogitSource<double> index;
+  index.q = detail::in_double(q_index);
+  index.k = detail::in_double(k_index);
+  index.mask = source.mask;
+  LogitSource<T> heads = source;
+  heads.softcap = 0;  // the fold caps products
+  heads.sinks = nullptr;
+  judge_rows(index, heads, selection, run);
+  if constexpr (!std::is_same_v<T, double>) {
+    std::vector<Index> open;
+    for (Index i = 0; i < rows; ++i) {
+      if (selection.open[static_cast<std::size_t>(i)]) open.push_back(i);
+    }
+    selection.out.rescanned = std::ssize(open);
+    LogitSource<double> wide;
+    wide.q = detail::in_double(heads.q);
+    wide.k = detail::in_double(heads.k);
+    wide.group = heads.group;
+    wide.scale = heads.scale;
+    wide.mask = heads.mask;
+    wide.rows = index.rows = std::span<const Index>(open);
+    if (!open.empty()) judge_rows(index, wide, selection, run);
+  }
+  return std::move(selection.out);
+}
+
+template SelectionRows certify_selection(const LogitSource<float>&, const Heads<float>&,
+                                         const Heads<float>&, const SelectionOptions&, Column*,
+                                         const Run&);
+template SelectionRows certify_selection(const LogitSource<double>&, const Heads<float>&,
+                                         const Heads<float>&, const SelectionOptions&, Column*,
+                                         const Run&);
+
+}  // namespace headfit

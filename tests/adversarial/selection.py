@@ -1,0 +1,351 @@
+"""An attack on `headfit.certify_selection`: kernels that select as they like, and exact masses.
+
+Run it from the root of the repository: ``python -m tests.adversarial.selection --cases 20000``.
+
+A case is one call. Its scores are computed in float32 by the kernels of `float32_results.py`, with
+and without flushing, and by kernels that multiply the scales of stored numbers in last. Each score
+is the least or the largest of what some order of summation gives, and ties are broken for or
+against heavy keys. The mass of what is selected is computed from exact logits with 250 bits. Lies
+are
+
+- ``not sure``: a key that is called surely selected, and that a kernel leaves out;
+- ``false bound``: a bound of the mass that the mass of a selection exceeds, or a wrong count;
+- ``false holds``, ``false fails``: against the mass of a selection;
+- ``crash``: an exception that is no HeadfitError, or one for a case that is finite.
+
+Rows are "away" where all selections found are on one side of the mass asked for by 1% or more, and
+"missed" where the certificate calls these undecided.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import mpmath
+import numpy as np
+import scipy.sparse as sp
+from tests.adversarial import dyadic, float32_results
+from tests.adversarial.attack import stored
+from tests.adversarial.generators import exact_product, stored_numbers
+
+import headfit as hf
+
+BITS = 250
+LIES = ("not sure", "false bound", "false holds", "false fails", "crash")
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+FAMILIES = (
+    "normal", "ties", "equal keys", "zeros", "near", "cancelling", "subnormal", "tiny products",
+    "float8", "int4", "large scales", "overflowing", "spread",
+)  # fmt: skip
+
+
+@dataclass
+class Case:
+    family: str
+    dtype: str
+    Q: np.ndarray  # (heads, n, D), as float64
+    K: np.ndarray
+    scale: float
+    small: tuple[np.ndarray, np.ndarray]
+    scales: tuple[np.ndarray, np.ndarray] | None  # of the rows of the index, where it has some
+    options: dict[str, Any]
+    asks: dict[str, Any]
+    allowed: np.ndarray
+
+    def code(self) -> str:
+        """Return what makes the case again."""
+        said = (f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
+        return f"Case({', '.join(said)})"
+
+
+# Cases -------------------------------------------------------------------------------------
+
+
+def numbers_of_index(rng, family: str, n: int, m: int, d: int) -> tuple[Any, Any]:
+    """Return the stored queries and keys of an index, and their scales or None."""
+    q, k = rng.standard_normal((n, d)), rng.standard_normal((m, d))
+    if family == "ties":
+        q, k = rng.integers(-2, 3, (n, d)), rng.integers(-1, 2, (m, d))
+    elif family == "equal keys":
+        k = k[rng.integers(0, max(1, m // 3), m)]
+    elif family == "zeros":
+        q[rng.random(n) < 0.5] = 0
+        k[rng.random(m) < 0.5] = 0
+        k = k * rng.choice([-0.0, 1.0], (m, d))
+    elif family == "near":
+        k = rng.standard_normal(d) * (1 + k * 2.0 ** -rng.integers(8, 26))
+    elif family == "cancelling":  # large terms that cancel, beside keys that are nearly equal
+        k = rng.standard_normal(d) * (1 + k * 2.0 ** -rng.integers(8, 26))
+        terms = rng.standard_normal((m, 1)) * np.resize([1.0, -1.0], 2 * d)
+        q = np.hstack([q, np.full((n, 2 * d), 2.0 ** rng.integers(0, 8))])
+        k = np.hstack([k, terms * rng.uniform(1, 2)])
+    elif family == "subnormal":
+        q, k = np.ldexp(q, -rng.integers(60, 140)), np.ldexp(k, -rng.integers(0, 70))
+    elif family == "tiny products":
+        q, k = np.ldexp(q, -70), np.ldexp(k, -rng.integers(50, 80))
+    elif family in ("float8", "int4"):
+        return with_scales(rng, family, q, k)
+    elif family == "large scales":
+        q, k = np.ldexp(q, rng.integers(20, 62)), np.ldexp(k, rng.integers(20, 62))
+    elif family == "overflowing":
+        q, k = np.ldexp(q, 63), np.ldexp(k, rng.integers(60, 66))
+    elif family == "spread":
+        k = np.ldexp(k, rng.integers(-20, 1, (m, d)))
+    single = (stored_numbers(np.asarray(x, float), "float32") for x in (q, k))
+    return tuple(single), None
+
+
+def with_scales(rng, family: str, q: np.ndarray, k: np.ndarray) -> tuple[Any, Any]:
+    """Round rows to float8 (e4m3) or to four bits, each with a scale that bfloat16 holds."""
+    rows, scales = [], []
+    for x in (q, k):
+        x = x * 2.0 ** rng.integers(-6, 7, (len(x), 1))
+        largest = 448.0 if family == "float8" else 7.0
+        scale = dyadic.round_array(np.abs(x).max(axis=1, keepdims=True) / largest, "bfloat16")
+        y = np.clip(x / scale, -largest, largest)
+        step = np.exp2(np.maximum(np.floor(np.log2(np.abs(y) + 1e-30)), -6) - 3)
+        y = np.round(y) if family == "int4" else np.round(y / step) * step
+        rows.append(y * scale)
+        scales.append(scale)
+    return tuple(rows), tuple(scales)
+
+
+def a_mask(rng, n: int, m: int) -> tuple[dict[str, Any], np.ndarray]:
+    """Return options that mask, and where they allow attention."""
+    back = np.arange(n)[:, None] + m - n - np.arange(m)
+    some = rng.random((n, m)) < rng.uniform(0.2, 1)
+    keys = rng.random(m) < 0.7
+    length = int(rng.integers(m + 1))
+    width = int(rng.integers(1, m + 1))
+    kinds: list[tuple[dict[str, Any], np.ndarray]] = [
+        ({}, np.ones((n, m), bool)),
+        ({"mask": "causal"}, back >= 0),
+        ({"mask": ("window", width)}, (back >= 0) & (back < width)),
+        ({"mask": some}, some),
+        ({"mask": sp.csr_array(some)}, some),
+        ({"mask": "causal", "key_mask": keys}, (back >= 0) & keys),
+        ({"key_lengths": length}, np.broadcast_to(np.arange(m) < length, (n, m))),
+    ]
+    return kinds[int(rng.choice(len(kinds), p=[0.3, 0.3, 0.08, 0.08, 0.08, 0.08, 0.08]))]
+
+
+def a_case(rng, family: str) -> Case:
+    n, m, d = (int(rng.integers(1, most)) for most in (7, 13, 6))
+    heads, dim = int(rng.integers(1, 4)), int(rng.integers(1, 5))
+    dtype = str(rng.choice(DTYPES))
+    size = rng.choice([0.3, 1, 1, 3, 30])
+    Q, K = rng.standard_normal((heads, n, dim)) * size, rng.standard_normal((m, dim))
+    if rng.random() < 0.15:
+        Q, K = np.round(Q), np.round(K)
+    Q, K = (stored_numbers(x.reshape(-1, dim), dtype).reshape(x.shape) for x in (Q, K))
+    small, scales = numbers_of_index(rng, family, n, m, d)
+    options, allowed = a_mask(rng, n, m)
+    if rng.random() < 0.2:
+        options["sinks"] = float(np.float16(rng.normal()))
+    if rng.random() < 0.2:
+        options["softcap"] = float(rng.choice([0.5, 2.0, 20.0]))
+    window, first = int(rng.integers(1, 4)), int(rng.integers(0, 3))
+    edge = [window + first + 1, max(window + first + 1, m), m + window + first, m - 1]
+    keys = int(rng.choice([*edge, rng.integers(window + first + 1, window + first + 6)]))
+    asks = {"keys": max(keys, window + first + 1), "window": window, "first": first}
+    scale = float(rng.choice([dim**-0.5, 1.0, -0.7, 3.0]))
+    return Case(family, dtype, Q, K, scale, small, scales, options, asks, allowed)
+
+
+# The truth ---------------------------------------------------------------------------------
+
+
+def kernels(case: Case) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the least and the largest score of each pair, for each kind of kernel."""
+    q, k = case.small
+    yield from float32_results.results(q, k, 1.0, powers_of_two=False)
+    if case.scales is None:
+        return
+    of_q, of_k = (np.float32(x) for x in case.scales)
+    for low, high in float32_results.results(q / case.scales[0], k / case.scales[1], 1.0, False):
+        yield low * of_k.T, high * of_k.T
+        yield low * of_k.T * of_q, high * of_k.T * of_q
+        yield low * (of_k.T * of_q), high * (of_k.T * of_q)
+
+
+def kept_and_free(case: Case, i: int) -> tuple[list[int], list[int]]:
+    n, m = case.allowed.shape
+    seen = np.flatnonzero(case.allowed[i]).tolist()
+    position = i + m - n
+    last = range(position - case.asks["window"] + 1, position + 1)
+    kept = [j for at, j in enumerate(seen) if at < case.asks["first"] or j in last]
+    return kept, [j for j in seen if j not in kept]
+
+
+def weights(case: Case) -> tuple[list[list[list[Any]]], list[Any]]:
+    """Return the weights of all keys in each row of each head and those of sinks, unnormalised.
+
+    The exponentials of the logits themselves, at a precision that leaves room for their sums.
+    """
+    found = []
+    cap = case.options.get("softcap")
+    for q in case.Q:
+        whole, e = exact_product(q, case.K, case.scale)
+        x = [[mpmath.ldexp(mpmath.mpf(s), e) for s in row] for row in whole]
+        if cap is not None:
+            x = [[mpmath.tanh(s / mpmath.mpf(cap)) * mpmath.mpf(cap) for s in row] for row in x]
+        found.append([[mpmath.exp(s) for s in row] for row in x])
+    sink = case.options.get("sinks")
+    return found, [mpmath.mpf(0) if sink is None else mpmath.exp(mpmath.mpf(sink))] * len(case.Q)
+
+
+def selections(low: np.ndarray, high: np.ndarray, free: list[int], budget: int, w: list[Any]):
+    """Yield the keys that a kernel may select in a row, by extreme scores, with ties either way.
+
+    NaN may be anywhere.
+    """
+    low, high = (np.where(np.isnan(x), bad, x) for x, bad in ((low, -np.inf), (high, np.inf)))
+    light = sorted(free, key=lambda j: w[j])
+    for order in (light, light[::-1]):
+        place = {j: at for at, j in enumerate(order)}
+        half = len(order) // 2
+        for scores in (
+            low, high,
+            np.where([place.get(j, 0) < half for j in range(len(low))], high, low),
+        ):  # fmt: skip
+            yield sorted(order, key=lambda j: -scores[j])[:budget]
+        # One key as badly off as it may be.
+        for key in order[half:]:
+            scores = np.where(np.arange(len(low)) == key, low, high)
+            yield sorted(order, key=lambda j: (-scores[j], j == key))[:budget]
+
+
+# Judging -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Tally:
+    counts: dict[str, Counter] = field(default_factory=dict)
+    lies: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def lie(self, case: Case, kind: str, sentence: str) -> None:
+        self.counts[case.family][kind] += 1
+        if sum(kind == known for known, _, _ in self.lies) < 3:
+            self.lies.append((kind, sentence, case.code()))
+
+    @property
+    def number_of_lies(self) -> int:
+        return sum(counts[kind] for counts in self.counts.values() for kind in LIES)
+
+    def table(self) -> str:
+        columns = ("cases", "rows", "holds", "fails", "undecided", "away", "missed", *LIES)
+        lines = [" " * 14 + " ".join(f"{c:>11}" for c in columns) + "  missed/away"]
+        total: Counter = sum(self.counts.values(), Counter())
+        for name, n in [*self.counts.items(), ("all", total)]:
+            share = n["missed"] / max(1, n["away"])
+            cells = " ".join(f"{n[c]:>11}" for c in columns)
+            lines.append(f"{name:<14}{cells}{share:>12.2%}")
+        return "\n".join(lines)
+
+
+def judge(case: Case, rng, tally: Tally) -> None:
+    """Call `certify_selection` twice: for the bounds, and for a mass close to or far from these."""
+    counts = tally.counts.setdefault(case.family, Counter())
+    arrays = [stored(x.reshape(-1, x.shape[-1]), case.dtype) for x in (case.Q, case.K)]
+    arrays[0] = arrays[0].reshape(case.Q.shape)
+    small = [np.asarray(x, np.float32) for x in case.small]
+    mass = 0.9
+    for again in (False, True):
+        try:
+            c = hf.certify_selection(
+                *arrays, *small, scale=case.scale, mass=mass, columns=True,
+                num_threads=1, **case.options, **case.asks,
+            )  # fmt: skip
+        except Exception as error:
+            tally.lie(case, "crash", f"{type(error).__name__}: {error}")
+            return
+        if not again:
+            near = rng.choice(c.row_mass.ravel())
+            step = rng.choice([0, 1e-16, -1e-16, 1e-9, -1e-9, 0.011, -0.011, 0.1, -0.2])
+            mass = float(np.clip(near + step, 1e-6, 1 - 1e-9))
+    counts["cases"] += 1
+    with mpmath.workprec(BITS):
+        judge_rows(case, c, mass, tally)
+
+
+def judge_rows(case: Case, c: Any, mass: float, tally: Tally) -> None:
+    counts = tally.counts[case.family]
+    found, sinks = weights(case)
+    known = list(kernels(case))
+    any_fails = any_holds_not = False
+    for i in range(len(case.allowed)):
+        kept, free = kept_and_free(case, i)
+        budget = case.asks["keys"] - case.asks["window"] - case.asks["first"]
+        sure = set(c.columns[i][c.columns[i] >= 0].tolist())
+        selected = len(kept) + min(budget, len(free))
+        if len(sure) != c.sure[i] or c.selected[i] != selected or not set(kept) <= sure:
+            tally.lie(case, "false bound", f"row {i} counts or keeps other keys")
+        for h, (rows, sink) in enumerate(zip(found, sinks, strict=True)):
+            w = rows[i]
+            seen = bool(kept or free)
+            total = mpmath.fsum(w[j] for j in (*kept, *free)) + sink
+            sets = set()
+            for low, high in known:
+                for one in selections(low[i], high[i], free, budget, w):
+                    sets.add(frozenset((*kept, *one)))
+            masses = []
+            for one in sets:
+                if not sure <= one:
+                    tally.lie(case, "not sure", f"row {i}: {sure - one} are left out")
+                masses.append(mpmath.fsum(w[j] for j in one) / total if seen else mpmath.mpf(1))
+            least, most = min(masses), max(masses)
+            room = mpmath.ldexp(1, 40 - BITS)
+            low, high = float(c.row_mass[h, i]), float(c.row_most[h, i])
+            if not (0 <= low <= least + room and most - room <= high <= 1):
+                said = f"row {h, i}: {low!r}, {high!r}, not {least}, {most}"
+                tally.lie(case, "false bound", said)
+            status = int(c.row_status[h, i])
+            any_fails |= least < mass - room
+            any_holds_not |= status == 1
+            if status == 0 and least < mass - room:
+                tally.lie(case, "false holds", f"row {h, i} keeps {least}, not {mass!r}")
+            if status == 1 and most >= mass + room:
+                tally.lie(case, "false fails", f"row {h, i} may keep {most}")
+            counts["rows"] += 1
+            counts[("holds", "fails", "undecided")[status]] += 1
+            away = least >= mass + 0.01 or most < mass - 0.01
+            counts["away"] += away
+            counts["missed"] += away and status == 2
+    if (c.status == "holds") and any_fails:
+        tally.lie(case, "false holds", "as a whole")
+    if (c.status == "fails") != any_holds_not:
+        tally.lie(case, "false fails", "as a whole")
+
+
+def attack(cases: int, seed: int, families: tuple[str, ...] = FAMILIES) -> Tally:
+    """Make cases, all families in turn, and judge them."""
+    tally, rng = Tally(), np.random.default_rng(seed)
+    with np.errstate(all="ignore"):
+        for index in range(cases):
+            judge(a_case(rng, families[index % len(families)]), rng, tally)
+    return tally
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.adversarial.selection")
+    parser.add_argument("--cases", type=int, default=5000, help="of two calls each")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--family", choices=FAMILIES, action="append")
+    arguments = parser.parse_args()
+    begun = time.monotonic()
+    tally = attack(arguments.cases, arguments.seed, tuple(arguments.family or FAMILIES))
+    print(tally.table())
+    print(f"\n{tally.number_of_lies} lies, {time.monotonic() - begun:.0f} s")
+    for kind, sentence, code in tally.lies:
+        print(f"\n# {kind}: {sentence}\n{code}")
+    return 1 if tally.number_of_lies else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

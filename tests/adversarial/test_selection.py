@@ -1,0 +1,35 @@
+"""A share of the attack on certificates of selections; the command of the module runs more."""
+
+import numpy as np
+import pytest
+from tests.adversarial.selection import FAMILIES, LIES, attack
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_certificate_of_a_selection_lies(family: str) -> None:
+    found = attack(60, 11, (family,))
+    counts = found.counts[family]
+    assert {kind: counts[kind] for kind in LIES if counts[kind]} == {}, found.lies
+    assert counts["cases"] == 60
+    assert counts["holds"] > 60
+    assert counts["fails"] > 15
+    # Scores that overflow, that flushing moves, or that differ in their last digits: not decided.
+    hard = family in ("overflowing", "near", "cancelling", "subnormal", "tiny products")
+    assert counts["missed"] <= (0.25 if hard else 0.03) * counts["away"]
+
+
+def test_the_attack_finds_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.adversarial import selection
+
+    real = selection.hf.certify_selection
+
+    def boastful(*args, **keywords):
+        c = real(*args, **keywords)
+        vars(c)["row_mass"] = np.minimum(1, c.row_mass * (1 + 1e-9))
+        vars(c)["row_status"] = np.where(c.row_status == 2, 0, c.row_status)
+        return c
+
+    monkeypatch.setattr(selection.hf, "certify_selection", boastful)
+    counts = attack(60, 1, ("ties", "zeros")).counts
+    assert counts["ties"]["false bound"] > 20
+    assert counts["zeros"]["false holds"] > 0

@@ -1,0 +1,258 @@
+"""Certificates of selections against their definition, key by key, in fractions and 200 bits."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import headfit as hf
+from headfit.errors import CertificateError, InputError, NonFiniteError
+
+RNG = np.random.default_rng
+N, M, D, SMALL = 17, 40, 5, 3
+ASKS: dict[str, Any] = {"keys": 12, "window": 4, "first": 2}
+
+BACK = np.arange(N)[:, None] + M - N - np.arange(M)
+SOME = RNG(5).random((N, M)) < 0.7
+FEW = RNG(6).random((N, M)) < 0.1
+KEYS = RNG(7).random(M) < 0.8
+OPEN = np.ones((N, M), bool)
+OPTIONS: dict[str, tuple[dict[str, Any], np.ndarray]] = {
+    "open": ({}, OPEN),
+    "causal": ({"mask": "causal"}, BACK >= 0),
+    "window": ({"mask": ("window", (20, 2))}, (BACK <= 20) & (BACK >= -2)),
+    "dense": ({"mask": SOME}, SOME),
+    "sparse": ({"mask": sp.csr_array(SOME)}, SOME),
+    "few entries": ({"mask": sp.csr_array(FEW)}, FEW),
+    "lengths": ({"key_lengths": 21}, OPEN & (np.arange(M) < 21)),
+    "keys": ({"key_mask": KEYS, "mask": "causal"}, (BACK >= 0) & KEYS),
+    "nothing": ({"key_mask": np.zeros(M, bool)}, ~OPEN),
+    "sink": ({"sinks": 1.25}, OPEN),
+    "softcap": ({"softcap": 0.75}, OPEN),
+}
+
+
+def a_problem(seed: int, dtype: Any = np.float32, heads: tuple[int, ...] = ()) -> list[np.ndarray]:
+    rng = RNG(seed)
+    Q, K = rng.normal(size=(*heads, N, D)), rng.normal(size=(M, D))
+    # Scores are coarse, so that many are equal.
+    q, k = (np.round(2 * rng.normal(size=(rows, SMALL))) / 4 for rows in (N, M))
+    return [Q.astype(dtype), K.astype(dtype), q.astype(np.float32), k.astype(np.float32)]
+
+
+def exact(x: Any, y: Any) -> Fraction:
+    return sum((Fraction(float(a)) * Fraction(float(b)) for a, b in zip(x, y, strict=True)),
+               Fraction(0))  # fmt: skip
+
+
+def split(allowed: np.ndarray, i: int, asks: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """The keys that a row keeps always, and its free keys."""
+    seen = np.flatnonzero(allowed[i]).tolist()
+    position = i + M - N
+    last = range(position - asks["window"] + 1, position + 1)
+    kept = [j for j in seen if j in seen[: asks["first"]] or j in last]
+    return kept, [j for j in seen if j not in kept]
+
+
+def choices(q: Any, k: Any, i: int, free: list[int], budget: int) -> tuple[set[int], set[int]]:
+    """The free keys of a row that are surely selected, and those that may be."""
+    u = Fraction(SMALL + 9, 2**24)
+    gamma = u / (1 - u)
+    ends = {}
+    for j in free:
+        s = exact(q[i], k[j])
+        size = math.sqrt(exact(q[i], q[i])) * math.sqrt(exact(k[j], k[j]))
+        r = gamma * Fraction(size) + Fraction(1, 2**100)
+        ends[j] = s - r, s + r
+    sure = {j for j in free if sum(ends[x][1] >= ends[j][0] for x in free if x != j) < budget}
+    out = {j for j in free if sum(ends[x][0] > ends[j][1] for x in free if x != j) >= budget}
+    return sure, set(free) - out
+
+
+def mass_between(
+    q: Any, K: Any, options: dict[str, Any], seen: list[int], sure: set[int], loose: set[int],
+    count: int,
+) -> tuple[Any, Any]:  # fmt: skip
+    """The least and the largest mass of the sure keys of a row and so many of the loose ones."""
+    if not seen:
+        return mpmath.mpf(1), mpmath.mpf(1)
+    scale, cap, w = Fraction(D**-0.5), options.get("softcap"), {}
+    for j in seen:
+        s = scale * exact(q, K[j])
+        x = mpmath.mpf(s.numerator) / s.denominator
+        w[j] = mpmath.exp(x if cap is None else cap * mpmath.tanh(x / cap))
+    total = mpmath.fsum(w.values()) + (mpmath.exp(options["sinks"]) if "sinks" in options else 0)
+    light = sorted(loose, key=w.__getitem__)
+    low, high = (
+        mpmath.fsum(w[j] for j in (*sure, *more)) / total
+        for more in (light[:count], light[::-1][:count])
+    )
+    return low, high
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_definition(name: str, dtype: Any) -> None:
+    options, allowed = OPTIONS[name]
+    case = a_problem(3, dtype)
+    c = hf.certify_selection(*case, **options, **ASKS, mass=0.5, columns=True, num_threads=1)
+    budget = ASKS["keys"] - ASKS["window"] - ASKS["first"]
+    assert c.columns is not None
+    with mpmath.workprec(200):
+        for i in range(N):
+            kept, free = split(allowed, i, ASKS)
+            sure, may = choices(*case[2:], i, free, budget)
+            if len(free) <= budget:
+                sure = may = set(free)
+            found = c.columns[i][c.columns[i] >= 0]
+            assert found.tolist() == sorted({*kept, *sure})
+            assert (c.sure[i], c.selected[i]) == (len(found), len(kept) + min(budget, len(free)))
+            low, high = mass_between(
+                case[0][i], case[1], options, [*kept, *free], {*kept, *sure}, may - sure,
+                min(budget, len(free)) - len(sure),
+            )  # fmt: skip
+            tight = 1e-5 if dtype != np.float64 else 1e-11
+            assert low - tight <= c.row_mass[i] <= low + mpmath.mpf(2) ** -100
+            assert high - mpmath.mpf(2) ** -100 <= c.row_most[i] <= high + tight
+            status = 0 if c.row_mass[i] >= 0.5 else 1 if c.row_most[i] < 0.5 else 2
+            assert c.row_status[i] == status
+    again = hf.certify_selection(*case, **options, **ASKS, mass=0.5, columns=True, num_threads=3)
+    np.testing.assert_array_equal(c.row_mass, again.row_mass)
+    np.testing.assert_array_equal(c.columns, again.columns)
+    # An Attention has the same.
+    attention = hf.Attention(*case[:2], **options)
+    from_one = hf.certify_selection(attention, Q_index=case[2], K_index=case[3], **ASKS, mass=0.5)
+    np.testing.assert_array_equal(c.row_most, from_one.row_most)
+
+
+def test_heads_are_judged_one_by_one() -> None:
+    case = a_problem(8, heads=(2, 3))
+    c = hf.certify_selection(*case, **ASKS, sinks=np.arange(6).reshape(2, 3) - 3.0, mass=0.3)
+    assert c.row_mass.shape == c.row_status.shape == (2, 3, N)
+    assert c.worst is not None
+    assert c.row_mass[c.worst] == c.mass == c.row_mass.min()
+    for at in np.ndindex(2, 3):
+        sink = float(3 * at[0] + at[1] - 3)
+        one = hf.certify_selection(case[0][at], *case[1:], **ASKS, sinks=sink, mass=0.3)
+        np.testing.assert_array_equal(one.row_mass, c.row_mass[at])
+        np.testing.assert_array_equal(one.sure, c.sure)
+
+
+def test_a_close_mass_is_decided_in_float64() -> None:
+    case = a_problem(9)
+    exactly = hf.certify_selection(case[0].astype(np.float64), *case[1:], **ASKS)
+    row = int(np.argmax((exactly.row_most - exactly.row_mass < 1e-10) & (exactly.row_most < 1)))
+    for beyond, status in ((-1e-9, 0), (1e-9, 1)):
+        c = hf.certify_selection(*case, **ASKS, mass=exactly.row_mass[row] + beyond)
+        assert c.row_status[row] == status
+        assert c.rescanned > 0
+
+
+def test_numbers_of_float8_with_scales_last() -> None:
+    """A kernel that multiplies the scales in last selects all that is sure too."""
+    rng = RNG(10)
+    numbers = [rng.integers(-30, 31, (x, 16)).astype(np.float32) for x in (N, M)]
+    scales = [np.float32(2.0 ** rng.integers(-5, 5, (x, 1))) * np.float32(1.28125) for x in (N, M)]
+    Q, K = a_problem(11)[:2]
+    stored = [x * s for x, s in zip(numbers, scales, strict=True)]
+    c = hf.certify_selection(Q, K, *stored, **ASKS, columns=True)
+    assert c.columns is not None
+    scores = (numbers[0] @ numbers[1].T) * scales[1].T
+    for i in range(N):
+        kept, free = split(OPEN, i, ASKS)
+        best = sorted(free, key=lambda j: -scores[i, j])[: 12 - 6]
+        assert set(c.columns[i].tolist()) - {-1} <= {*kept, *best}
+
+
+def test_edges() -> None:
+    Q, K, q, k = a_problem(12)
+    # All that is visible is selected.
+    every = hf.certify_selection(Q, K, q, k, keys=M, window=2, first=1, mass=0.999)
+    assert every.holds
+    assert every.mass == every.mass_mean == 1
+    assert (every.sure == M).all()
+    none = hf.certify_selection(Q[:0], K, q[:0], k, keys=10, window=2, first=1)
+    assert none.holds
+    assert (none.worst, none.mass) == (None, 1)
+    repr(none)
+    blind = hf.certify_selection(Q, K[:0], q, k[:0], keys=10, window=2, first=1)
+    assert blind.holds
+    assert not blind.sure.any()
+    # Where a score may overflow nothing but what is kept always is sure.
+    huge = hf.certify_selection(Q, K, q * 2.0**66, k * 2.0**66, **ASKS, mask="causal")
+    assert set(huge.sure.tolist()) <= {ASKS["window"] + ASKS["first"], *range(ASKS["keys"])}
+    tiny = hf.certify_selection(Q, K, q * 2.0**-140, k, **ASKS)
+    assert not tiny.holds
+    assert (tiny.sure <= tiny.selected).all()
+    assert (tiny.sure == 6).any()
+    # Keys that are padding are never read.
+    K[30:], k[30:] = np.nan, np.nan
+    read = hf.certify_selection(Q, K, q, k, **ASKS, key_lengths=30)
+    assert np.isfinite(read.row_mass).all()
+
+
+def test_results_and_words() -> None:
+    case = a_problem(13, heads=(2,))
+    c = hf.certify_selection(*case, **ASKS, mass=0.6, mask="causal")
+    assert c.status == "fails"
+    text = repr(c)
+    for part in ("FAILS in", "asked for 0.6", "at head", "surely selected", "float32"):
+        assert part in text
+    with pytest.raises(CertificateError, match="FAILS"):
+        c.raise_if_failed()
+    assert c.to_dict()["rows_fails"] == (c.row_status == 1).sum() > 0
+    held = hf.certify_selection(*case, **ASKS, mass=c.mass, mask="causal")
+    assert held.raise_if_failed() is held
+    assert isinstance(held, hf.results.SelectionCertificate)
+
+
+def bad(name: str, value: Any) -> dict[str, Any]:
+    return {**dict(zip(("Q", "K", "Q_index", "K_index"), a_problem(14, heads=(2,)), strict=True)),
+            **ASKS, name: value}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("keys", 6, "keys must be an integer of at least 7"),
+        ("window", 0, "window must"),
+        ("first", -1, "first must"),
+        ("mass", 1, "mass must"),
+        ("columns", 1, "columns must"),
+        ("Q_index", None, "Q_index"),
+        ("Q_index", np.zeros((N + 1, SMALL)), f"Q_index must be a matrix with {N} rows"),
+        ("K_index", np.zeros((M - 1, SMALL)), f"K_index must be a matrix with {M} rows"),
+        ("K_index", np.zeros((M, SMALL + 1)), "Q_index and K_index must have rows of the same"),
+        ("K_index", np.full((M, SMALL), 0.1), "K_index must hold numbers of float32"),
+        ("K_index", np.full((M, SMALL), 1e300), "K_index must hold numbers of float32"),
+        ("K", np.zeros((2, M, D)), "K must be of one key head"),
+        ("mask", np.stack([SOME, SOME]), "must have the same mask"),
+        ("key_lengths", [20, 21], "must have the same mask, key_mask and key_lengths"),
+    ],
+)
+def test_bad_arguments(name: str, value: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        hf.certify_selection(**bad(name, value))
+
+
+@pytest.mark.parametrize("name", ["Q", "K", "Q_index", "K_index"])
+def test_numbers_must_be_finite(name: str) -> None:
+    given = bad("mass", 0.5)
+    given[name][..., 2, 1] = np.inf
+    with pytest.raises(NonFiniteError, match=name):
+        hf.certify_selection(**given)
+
+
+def test_other_logits_are_refused() -> None:
+    Q, K, q, k = a_problem(15)
+    for more in ({"bias": np.zeros((N, M))}, {"position": "alibi"}):
+        with pytest.raises(InputError, match=next(iter(more))):
+            hf.certify_selection(hf.Attention(Q, K, **more), Q_index=q, K_index=k)
+        with pytest.raises(TypeError, match=next(iter(more))):
+            hf.certify_selection(Q, K, q, k, **more)

@@ -8,8 +8,7 @@ from headfit._compress.result import Compressed, CompressedHeads
 from headfit._fit.result import Fit, Search, Trial
 from headfit._index.result import Index, Indexes, IndexQuality
 from headfit._plan.result import Plan, PlanAttempt, PlanTrend
-from headfit._shrink.compare import Comparison
-from headfit._shrink.result import ShrinkResult, TvCurve
+from headfit._shrink.result import Comparison, ShrinkResult, TvCurve
 from headfit._target.certificate import Certificate
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 

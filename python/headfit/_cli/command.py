@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headfit._base.display import plain
-from headfit._base.kernel import NAMES
+from headfit._base.files import safetensors_package
+from headfit._base.tolerances import NAMES
 from headfit._cli.streams import Streams, progress
-from headfit._fit.file_formats import safetensors_package
 from headfit.errors import InputError
 
 

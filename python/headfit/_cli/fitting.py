@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import headfit as hf
+from headfit._base.files import FORMATS
 from headfit._cli.command import Call, Outcome, command, option, options_of, outcome
 from headfit._cli.files import NORMALIZE, TARGET, read, read_target
-from headfit._fit.file_formats import FORMATS
 from headfit._fit.registry import METHODS
 from headfit.errors import HeadfitError
 

@@ -18,9 +18,8 @@ from headfit._attention.sparsify import as_exempt
 from headfit._base.arguments import as_count, as_flag, check_between, seed_from, shown, thread_count
 from headfit._base.arrays import round_to
 from headfit._base.calls import calls_until, standard_arithmetic, tqdm_class
-from headfit._base.kernel import KernelLike, of_head
 from headfit._base.machine import require_memory
-from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._base.tolerances import KernelLike, Tolerances, as_tolerances, of_head
 from headfit._base.types import Columns, MaskLike, Seed
 from headfit._cluster.cluster import Cluster
 from headfit._fit.fitted_head import check_module, placed

@@ -18,8 +18,7 @@ from headfit import _core
 from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention
 from headfit._base.arrays import NARROW, FloatArray, array_dtype, round_to
-from headfit._base.kernel import Kernel
-from headfit._base.tolerances import Tolerances, with_margin
+from headfit._base.tolerances import Kernel, Tolerances, with_margin
 from headfit._cluster.cluster import Cluster
 from headfit._filter.stencil import Parts, Stencil
 from headfit._fit.result import Ending

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from headfit._base.arguments import shown
+from headfit._fit.filters import Mixed, Toeplitz, dims_beside, likely_filter_dim
 from headfit._fit.head import Head, Problem
 from headfit._fit.learned import Learned, likely_dim
 from headfit._fit.max_margin import MaxMargin
 from headfit._fit.method import Attempt, Method, Patience
-from headfit._fit.mixed import Mixed, dims_beside
 from headfit._fit.projection import Projection
 from headfit._fit.result import Search
-from headfit._fit.toeplitz import Toeplitz, likely_filter_dim
 from headfit._target.target import Blocks
 from headfit.errors import InputError
 

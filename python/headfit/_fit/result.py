@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,10 +15,10 @@ from numpy.typing import NDArray
 
 from headfit._base.arrays import DIGITS, NARROW, is_sparse
 from headfit._base.display import Pictured, mask_text, number, plain_dict, records_frame
+from headfit._base.files import write_head
 from headfit._base.masks import allowed_places
 from headfit._base.tolerances import Tolerances
 from headfit._build import VERSION
-from headfit._fit.file_formats import coded, write_head
 from headfit._fit.fitted_head import FittedHead
 from headfit._lower.lower import LowerBound
 from headfit._target.certificate import Certificate, Status
@@ -277,7 +278,7 @@ class Fit(Pictured, FittedHead):
             "module_scale": module.scale,
             "mask": mask,
             "certificate": judged,
-            "lower_bound": coded(bound and replace(bound, mask=None, witness=None)),
+            "lower_bound": _coded(bound and replace(bound, mask=None, witness=None)),
             "search": self.search and asdict(self.search),
             "witnesses": self.witnesses and [{"kind": w.kind, **asdict(w)} for w in self.witnesses],
         }
@@ -324,6 +325,18 @@ class Fit(Pictured, FittedHead):
         """
         arrays, about = self._record()
         return write_head(path, arrays, about, self.dtype)
+
+
+def _coded(value: Any) -> Any:
+    """Return a value as JSON holds it: dataclasses become dictionaries with their class."""
+    if isinstance(value, tuple):
+        return [_coded(x) for x in value]
+    if isinstance(value, Fraction):
+        return {"/": [value.numerator, value.denominator]}
+    if not is_dataclass(value):
+        return value
+    parts = {f.name: _coded(getattr(value, f.name)) for f in fields(value)}
+    return {"is": type(value).__name__, **parts}
 
 
 def _as_scalar(value: Any) -> Any:

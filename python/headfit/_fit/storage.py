@@ -15,12 +15,18 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention
 from headfit._attention.module import SelfAttention
 from headfit._base.arrays import HEAD_DTYPES, NARROW, narrow_dtype
-from headfit._base.files import load_arrays, opened, read_file
-from headfit._base.kernel import as_kernel
+from headfit._base.files import (
+    METADATA,
+    Arrays,
+    load_arrays,
+    opened,
+    read_file,
+    safetensors_package,
+    suffix_of,
+)
 from headfit._base.machine import require_memory
 from headfit._base.masks import frozen_mask
-from headfit._base.tolerances import Tolerances
-from headfit._fit.file_formats import METADATA, Arrays, safetensors_package, suffix_of
+from headfit._base.tolerances import Tolerances, as_kernel
 from headfit._fit.result import FORMAT, Fit
 from headfit._lower.lower import SAVED, LowerBound
 from headfit._target.certificate import Certificate

@@ -11,8 +11,7 @@ from headfit._base.display import Pictured, mask_text, plain_dict
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._lower.bounded import Apart, Groups, Limits, Separated
 from headfit._lower.family_search import bounded
-from headfit._lower.hull import Hull
-from headfit._lower.hull_search import hull_proofs
+from headfit._lower.hull import Hull, hull_proofs
 from headfit._lower.problem import Candidate, Problem, Witness, best_proof
 from headfit._lower.traces import NoOrder, Traces, order_proofs, traces
 from headfit._lower.weights import Block, weight_proofs

@@ -11,8 +11,7 @@ import numpy as np
 
 from headfit._base.arrays import DIGITS
 from headfit._base.display import Shown, aligned, mask_text, number, plain_dict, records_frame
-from headfit._base.kernel import Kernel
-from headfit._base.tolerances import Tolerances
+from headfit._base.tolerances import Kernel, Tolerances
 from headfit._fit.result import Ending, Fit, Obstacle
 from headfit._lower.lower import LowerBound
 from headfit._target.target import Target

@@ -19,7 +19,6 @@ from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, MaskLike, Seed
 from headfit._fit.fitted_head import check_module, placed
 from headfit._fit.head import Head
-from headfit._shrink.compare import Comparison, compare
 from headfit._shrink.descent import (
     EXACT,
     TV,
@@ -32,7 +31,7 @@ from headfit._shrink.descent import (
     powers_of_two,
     smallest_size,
 )
-from headfit._shrink.result import ShrinkResult, TvCurve
+from headfit._shrink.result import Comparison, ShrinkResult, TvCurve, compare
 from headfit.errors import InputError
 
 

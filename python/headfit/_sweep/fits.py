@@ -11,9 +11,8 @@ import scipy.sparse as sp
 from headfit import patterns
 from headfit._attention.sparsify import as_exempt
 from headfit._base.arguments import as_choice, as_count, as_flag, as_number, check_between, shown
-from headfit._base.kernel import of_head
 from headfit._base.masks import as_window
-from headfit._base.tolerances import Tolerances
+from headfit._base.tolerances import Tolerances, of_head
 from headfit._fit.fit import fit
 from headfit._fit.method import Method
 from headfit._fit.registry import METHODS

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.display import Shown, data_frame, mask_text, number, plain_dict
-from headfit._base.kernel import Kernel
-from headfit._base.tolerances import Tolerances
+from headfit._base.tolerances import Kernel, Tolerances
 from headfit.errors import CertificateError
 
 Status = Literal["holds", "fails", "undecided"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._attention.dense_target import (
+from headfit._attention.heads import (
     allowed_entries,
     core_target_of,
     head_to_match,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, attention_in
-from headfit._attention.dense_target import check_one_head, core_target_of, target_matrix
+from headfit._attention.heads import check_one_head, core_target_of, target_matrix
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import thread_count
 from headfit._base.calls import standard_arithmetic

@@ -99,8 +99,7 @@ class SelfAttention:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and other processes get what defines the module, and compute the rest."""
         if self.is_canonical:
-            make = partial(SelfAttention.canonical, dtype=self.dtype)
-            return make, (self.dim, self.scale)
+            return partial(SelfAttention.canonical, dtype=self.dtype), (self.dim, self.scale)
         return SelfAttention, (self.W_Q, self.W_K, self.scale)
 
     @classmethod

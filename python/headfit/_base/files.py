@@ -137,8 +137,7 @@ def load_arrays(path: Any, what: str, name: str = "path") -> dict[str, NDArray[A
 
 def load_array(path: Any, what: str, name: str) -> NDArray[Any]:
     """Read the array of an .npy file; raise an InputError that names the file for others."""
-    read = partial(npy.read_array, allow_pickle=False)
-    return read_file(read, path, name, f"is no {what}")
+    return read_file(partial(npy.read_array, allow_pickle=False), path, name, f"is no {what}")
 
 
 def read_file(read: Callable[[IO[bytes]], Result], path: Any, name: str, otherwise: str) -> Result:

@@ -186,8 +186,7 @@ class Outcome(NamedTuple):
 
 def outcome(file: Path, result: Any, holds: bool = True, more: str = "", **figures: Any) -> Outcome:
     """Return the outcome that is a result, and the file that it is in or was made of."""
-    text = f"{file}: {result}{more}"
-    return Outcome({"file": file, **figures, **result.to_dict()}, text, holds)
+    return Outcome({"file": file, **figures, **result.to_dict()}, f"{file}: {result}{more}", holds)
 
 
 class Call(dict[str, Any]):

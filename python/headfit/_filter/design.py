@@ -243,8 +243,7 @@ def design(
     if solved is None:
         return None
     best = _moved(solved[0], demand, moves, deadline)
-    even = demand.stencil.is_symmetric
-    final = solve(best.filter.frequencies, demand, best.offsets, even=even)
+    final = solve(best.filter.frequencies, demand, best.offsets, even=demand.stencil.is_symmetric)
     return final if final is not None and final.meets else best
 
 

@@ -295,12 +295,10 @@ class Parts:
         weights = np.exp(np.concatenate([logs, log + level[at]]))
         whole: Any = sp.csr_array((weights, places), shape=(n, n))
         whole.sort_indices()
-        beside = float(np.count_nonzero(~inside)) / n
-        return cls(stencil, with_matrix(target, whole), beside)
+        return cls(stencil, with_matrix(target, whole), float(np.count_nonzero(~inside)) / n)
 
 
 def _means(values: Floats, groups: Offsets, counts: Flags, size: int) -> Floats:
     """Return the mean of the values that count in each group; 0 for a group without any."""
     sums = np.bincount(groups, np.where(counts, values, 0.0), size)
-    sizes = np.bincount(groups, counts, size)
-    return np.asarray(sums / np.maximum(sizes, 1))
+    return np.asarray(sums / np.maximum(np.bincount(groups, counts, size), 1))

@@ -216,8 +216,7 @@ class Toeplitz(Method):
         bound = math.inf if self.max_norm is None else self.max_norm
         if problem.is_narrow:
             return min(bound, NARROW_NORM * spread * 2.0 ** DIGITS[problem.dtype])
-        unit = float(np.finfo(problem.working_dtype).eps)
-        return min(bound, ROUNDING * min(1.0, spread) / unit)
+        return min(bound, ROUNDING * min(1.0, spread) / float(np.finfo(problem.working_dtype).eps))
 
 
 def likely_filter_dim(stencil: Stencil) -> int:
@@ -322,8 +321,7 @@ class Mixed(Method):
         if problem.logit_limit is None:
             size = min(dim, filter_dim + dims_beside(parts))
         # `size` may be less than the size of the whole head, whose scale holds.
-        scale = problem.scale_for(dim)
-        problem = replace(problem, target=parts.target, scale=scale, module=None)
+        problem = replace(problem, target=parts.target, scale=problem.scale_for(dim), module=None)
         for _ in range(ROUNDS[patience]):
             head = self._learned(problem, size, start)
             if not head.rows_left or head.ended == "time limit":
@@ -383,8 +381,7 @@ class Mixed(Method):
             storage = _core.Storage(problem.dtype, problem.scale_for(dim)) if is_narrow else None
         elif is_narrow:
             steps = warm
-            tolerances = Tolerances(*reserved(problem, FIRST_RESERVE))
-            descent = replace(problem, tolerances=tolerances)
+            descent = replace(problem, tolerances=Tolerances(*reserved(problem, FIRST_RESERVE)))
         head = learned(
             Learned(init=start, max_norm=max_norm),
             descent,

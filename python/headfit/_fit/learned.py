@@ -208,8 +208,7 @@ def likely_dim(n: int, k: float) -> int:
     or two above the smallest found, which is about 2.3 + 1.2 k at n = 512, and 0.23 k more for
     each doubling of n. Structured patterns need less.
     """
-    guess = 2.4 + 1.17 * k + 0.225 * k * doublings(n)
-    return max(2, min(n, math.ceil(guess)))
+    return max(2, min(n, math.ceil(2.4 + 1.17 * k + 0.225 * k * doublings(n))))
 
 
 def doublings(n: int) -> float:

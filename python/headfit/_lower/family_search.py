@@ -161,5 +161,4 @@ def _independent(problem: Problem, table: sp.csr_array, is_edge: Any) -> Ints:
     problem.check_time()
     row = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))[is_edge]
     offsets = np.searchsorted(row, np.arange(table.shape[0] + 1))
-    nodes = _core.independent_nodes(offsets, table.indices[is_edge].astype(np.int32))
-    return nodes.astype(np.intp)
+    return _core.independent_nodes(offsets, table.indices[is_edge].astype(np.int32)).astype(np.intp)

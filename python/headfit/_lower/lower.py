@@ -108,8 +108,7 @@ class LowerBound(Pictured):
         values = {name: getattr(self, name) for name in own} | asdict(self.tolerances)
         names = ("name", "dim", "status", "reason")
         values["candidates"] = [{n: getattr(c, n) for n in names} for c in self.candidates]
-        mask = None if self.mask is None else mask_text(self.mask)
-        return plain_dict({**values, "mask": mask})
+        return plain_dict({**values, "mask": None if self.mask is None else mask_text(self.mask)})
 
     def __repr__(self) -> str:
         under = "" if self.mask is None else f", mask={mask_text(self.mask)}"

@@ -160,8 +160,7 @@ class Target(Shown):
     @property
     def mean_per_row(self) -> float:
         """The mean number of nonzeros of the rows that have any."""
-        filled = np.count_nonzero(np.diff(self.matrix.indptr))
-        return float(self.nonzeros / max(1, int(filled)))
+        return float(self.nonzeros / max(1, int(np.count_nonzero(np.diff(self.matrix.indptr)))))
 
     @property
     def looks_back(self) -> bool:

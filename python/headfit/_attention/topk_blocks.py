@@ -37,7 +37,7 @@ def topk_rows(how: tuple[Attention, int, bool, int], rows: Rows) -> Lists:
 def topk_blocks(cluster: Cluster, attention: Attention, k: int, as_logits: bool) -> Lists:
     """Return what `topk_rows` does for all rows, computed by the workers of a cluster."""
     products = math.prod(attention.lead) * attention.m * attention.dim
-    blocks = row_blocks(attention.n, products, cluster.slots)
+    blocks = [(rows,) for rows in row_blocks(attention.n, products, cluster.slots)]
     held = hold(cluster, (attention, k, as_logits, cluster.threads))
     columns, values = zip(*run_blocks(cluster, topk_rows, held, blocks, "top-k"), strict=True)
     return np.concatenate(columns, axis=-2), np.concatenate(values, axis=-2)

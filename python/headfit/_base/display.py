@@ -75,11 +75,11 @@ def mask_text(mask: Any) -> str:
     return f"<{kind} {'x'.join(str(s) for s in mask.shape)}>"
 
 
-def number(x: float, digits: int = 5) -> str:
-    """Return an upper bound with a few significant digits, rounded up so that it still holds."""
+def number(x: float, digits: int = 5, rounding: str = decimal.ROUND_CEILING) -> str:
+    """Return a bound with a few significant digits, an upper one rounded so that it still holds."""
     if not math.isfinite(x) or x == 0:
         return f"{x:g}"
-    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    context = decimal.Context(prec=digits, rounding=rounding)
     return f"{float(context.create_decimal(x)):.{digits}g}"
 
 

@@ -147,14 +147,9 @@ class Kernel:
     @property
     def core(self) -> _core.Kernel:
         """What the core is to know; operands, scale and bias are rounded before it reads them."""
-        return _core.Kernel(
-            float32=self.accumulate == "float32",
-            product=self.product,
-            logits=self.logits,
-            bias=self.bias,
-            weights=self.weights,
-            fused=self.fused,
-        )
+        names = ("product", "logits", "bias", "weights", "fused")
+        same = {name: getattr(self, name) for name in names}
+        return _core.Kernel(float32=self.accumulate == "float32", **same)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options that are not the defaults, and the name, for JSON.

@@ -360,11 +360,12 @@ def shared_scans(cluster: Cluster, target: Target) -> Callable[..., tuple[NDArra
     return scan
 
 
-def _scan_block(held: tuple[Target, int], sent: tuple[Any, ...]) -> tuple[NDArray[Any], ...]:
+def _scan_block(
+    held: tuple[Target, int], sent: dict[str, Any], numbers: tuple[float, ...], rows: slice
+) -> tuple[NDArray[Any], ...]:
     # Dask replaces the future of the request by what it stands for.
-    (target, threads), (request, numbers, rows) = held, sent
-    tolerances, request = _core.Tolerances(*numbers), _core.ScanRequest(**request)
-    return _core.scan_rows(target.core, tolerances, request, rows.start, rows.stop, threads)
+    tolerances, request = _core.Tolerances(*numbers), _core.ScanRequest(**sent)
+    return _core.scan_rows(held[0].core, tolerances, request, rows.start, rows.stop, held[1])
 
 
 def effort_steps(effort: str | int, named: dict[str, int], least: int = 1) -> int:

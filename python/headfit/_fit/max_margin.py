@@ -1,6 +1,7 @@
 """The max-margin method: for a table of keys, the shortest query of every row."""
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
@@ -337,7 +338,7 @@ class MaxMargin(Method):
         def solve_blocks(rows: NDArray[np.int64], *tolerances: float) -> list[Any]:
             slices = row_blocks(rows.size, SCANS * keys.size, cluster.slots)
             blocks = [(rows[block], *tolerances) for block in slices]
-            return run_blocks(cluster, _solve_block, held, blocks, "max-margin queries")
+            return run_blocks(cluster, operator.call, held, blocks, "max-margin queries")
 
         return solve_blocks
 
@@ -360,10 +361,6 @@ def _solve_rows(
     options = _core.MaxMarginOptions(equality=equality, max_norm=max_norm)
     limits = _core.Tolerances(*tolerances)
     return _core.max_margin_queries(target.core, keys, limits, options, threads, rows)
-
-
-def _solve_block(solve: Callable[..., Any], call: tuple[Any, ...]) -> Any:
-    return solve(*call)
 
 
 def _joined(parts: list[Any]) -> tuple[Any, ...]:

@@ -302,9 +302,13 @@ class Plan(Shown):
 
 def plan_facts(plan: Plan) -> dict[str, str]:
     """Return what is known of the pattern and of heads for it, by label."""
-    facts = {"pattern": _pattern(plan)}
-    limits = _tolerances(plan.tolerances)
-    facts["asked"] = f"d = {plan.dim} in {plan.dtype}, kernel {plan.kernel}; {limits}"
+    limits = plan.tolerances
+    bounded = "" if limits.max_logit is None else f", |logit| <= {limits.max_logit:.4g}"
+    facts = {
+        "pattern": _pattern(plan),
+        "asked": f"d = {plan.dim} in {plan.dtype}, kernel {plan.kernel}; leak <= {limits.leak:.3g},"
+        f" distortion <= {limits.distortion:.3g}{bounded}",
+    }
     if plan.best is not None:
         facts["head"] = _head(plan, plan.best)
     smallest, bound, size = plan.smallest, plan.lower_bound, plan.projection_dim
@@ -350,11 +354,6 @@ def _head(plan: Plan, best: PlanAttempt) -> str:
         f"{short(best.leak)}, distortion {short(best.distortion)}, largest |logit| "
         f"{short(best.max_logit)}, scale max|q| max|k| {short(best.max_norm)}"
     )
-
-
-def _tolerances(limits: Tolerances) -> str:
-    bounded = "" if limits.max_logit is None else f", |logit| <= {limits.max_logit:.4g}"
-    return f"leak <= {limits.leak:.3g}, distortion <= {limits.distortion:.3g}{bounded}"
 
 
 def _worse(attempt: PlanAttempt) -> str:

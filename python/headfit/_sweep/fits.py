@@ -47,6 +47,7 @@ def fit_point(num_threads: int, **point: Any) -> dict[str, Any]:
         **{name: point[name] for name in named if name in point},
     )
     proof, search, failed = head.certificate, head.search, head.failed_rows
+    bounded = ("leak", "distortion", "max_logit", "max_norm")
     return {
         "certified": proof.holds,
         "status": head.status,
@@ -55,10 +56,7 @@ def fit_point(num_threads: int, **point: Any) -> dict[str, Any]:
         "lower_bound": None if head.lower_bound is None else head.lower_bound.dim,
         "stopped": head.stopped,
         "searched": None if search is None else search.stopped,
-        "leak_found": proof.leak,
-        "distortion_found": proof.distortion,
-        "max_logit_found": proof.max_logit,
-        "max_norm_found": proof.max_norm,
+        **{f"{name}_found": getattr(proof, name) for name in bounded},
         "share_held": proof.share_held,
         "failed_rows": None if failed is None else int(failed.size),
         "steps": head.settings.get("learned", {}).get("steps"),

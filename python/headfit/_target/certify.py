@@ -299,10 +299,10 @@ def _certify_blocks(
 
 
 def _certify_block(
-    shared: tuple[Callable[..., dict[str, Any]], int], block: tuple[NDArray[np.int64], Scans]
+    shared: tuple[Callable[..., dict[str, Any]], int], rows: NDArray[np.int64], scans: Scans
 ) -> dict[str, Any]:
     """Judge a block of rows on a worker."""
-    (scan_rows, threads), (rows, scans) = shared, block
+    scan_rows, threads = shared
     figures = scan_rows(threads, rows, scans)
     return {name: value[rows] if isinstance(value, np.ndarray) else value
             for name, value in figures.items()}  # fmt: skip

@@ -1,8 +1,8 @@
 """What the verbs return."""
 
 from headfit._attention.head_table import HeadTable, ModelTable
+from headfit._attention.of_rows import AttentionStats
 from headfit._attention.sparsify import Sparsified
-from headfit._attention.stats import AttentionStats
 from headfit._cache.result import CompressedKeys, CompressedLayers
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._fit.result import Fit, Search, Trial

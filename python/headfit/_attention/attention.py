@@ -22,8 +22,7 @@ from headfit._attention.logits import (
     names_logit_options,
     row_numbers,
 )
-from headfit._attention.stats import AttentionStats
-from headfit._attention.topk_blocks import as_csr, topk_blocks, topk_rows
+from headfit._attention.of_rows import AttentionStats, as_csr, topk_blocks, topk_rows
 from headfit._base.arguments import as_choice, as_count, as_flag, shown, thread_count
 from headfit._base.arrays import (
     FloatArray,

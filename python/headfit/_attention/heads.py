@@ -162,8 +162,7 @@ def target_matrix(target: Any) -> FloatArray:
     matrix = as_stored_array(target, "the target")
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise InputError(f"the target must be a matrix and not empty; got shape {matrix.shape}")
-    rows: FloatArray = as_stack(matrix)[0]
-    return rows
+    return np.asarray(as_stack(matrix)[0])
 
 
 def core_target_of(target: Any, mask: Any) -> _core.SoftTarget:

@@ -171,8 +171,7 @@ def full_rows(target: Target, left_out: Flags) -> Flags:
     np.maximum.at(most, rows, logs)
     np.minimum.at(least, rows, logs)
     counts = np.bincount(rows, minlength=n)
-    full: Flags = (counts > 0) & (counts == allowed) & (most - least <= SAME)
-    return full
+    return np.asarray((counts > 0) & (counts == allowed) & (most - least <= SAME))
 
 
 def allowed_offsets(mask: Any, n: int) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from headfit._filter.linear_program import Solved, solve
 from headfit._filter.stencil import Parts, Stencil, whole_target
 from headfit._fit.head import (
     FIRST_RESERVE,
+    Ending,
     Head,
     Problem,
     narrowed,
@@ -34,7 +35,7 @@ from headfit._fit.head import (
 )
 from headfit._fit.learned import Learned, learned, likely_dim, norm_limit
 from headfit._fit.method import Attempt, Method, Patience, as_max_norm, bisected, check_norm
-from headfit._fit.result import Ending, Search
+from headfit._fit.result import Search
 from headfit.errors import InputError
 
 # The shares of the distortion's logarithm that a filter may use where queries and keys are rounded
@@ -193,7 +194,12 @@ class Toeplitz(Method):
         """Return the filter of least norm that keeps within the bounds, None without one."""
         tolerances = problem.tolerances
         spread = math.log1p(tolerances.distortion)
-        norm, limit = self._largest_norm(problem, spread), problem.logit_limit
+        # The largest norm that the dtype can hold, or `max_norm` if that is less.
+        norm = ROUNDING * min(1.0, spread) / float(np.finfo(problem.working_dtype).eps)
+        if problem.is_narrow:
+            norm = NARROW_NORM * spread * 2.0 ** DIGITS[problem.dtype]
+        norm = norm if self.max_norm is None else min(norm, self.max_norm)
+        limit = problem.logit_limit
         max_logit = None if limit is None else limit * (1 - 1e-5)
         for share in NARROW_SHARES if problem.is_narrow else (1.0,):
             spare = 0.0
@@ -210,13 +216,6 @@ class Toeplitz(Method):
             if solved is not None and solved.meets and solved.filter.norm <= norm:
                 return solved
         return None
-
-    def _largest_norm(self, problem: Problem, spread: float) -> float:
-        """Return the largest norm that the dtype can hold, or `max_norm` if that is less."""
-        bound = math.inf if self.max_norm is None else self.max_norm
-        if problem.is_narrow:
-            return min(bound, NARROW_NORM * spread * 2.0 ** DIGITS[problem.dtype])
-        return min(bound, ROUNDING * min(1.0, spread) / float(np.finfo(problem.working_dtype).eps))
 
 
 def likely_filter_dim(stencil: Stencil) -> int:
@@ -310,7 +309,10 @@ class Mixed(Method):
         """Return a head that was learned from the start of a filter."""
         parts, n = problem.parts, problem.target.n
         require_memory(4 * n * dim * 4, f"a filter of size dim = {dim}")
-        filter_dim = self._filter_dim(parts, dim)
+        filter_dim = self.filter_dim
+        if filter_dim is None:
+            roomy = math.ceil(ROOMY * likely_filter_dim(parts.stencil) / 2)
+            filter_dim = 2 * min(roomy, max(1, (dim - dims_beside(parts)) // 2))
         deadline = time.perf_counter() + START * problem.seconds_left
         start = None if filter_dim > dim else self._filter(problem, parts, filter_dim, deadline)
         if start is None:
@@ -351,12 +353,6 @@ class Mixed(Method):
             f"{head.rows_left} rows at d = {head.dim}, which proves nothing: try a larger "
             "dim, another filter_dim, or a wider leak or distortion."
         )
-
-    def _filter_dim(self, parts: Parts, dim: int) -> int:
-        if self.filter_dim is not None:
-            return self.filter_dim
-        roomy = math.ceil(ROOMY * likely_filter_dim(parts.stencil) / 2)
-        return 2 * min(roomy, max(1, (dim - dims_beside(parts)) // 2))
 
     def _filter(
         self, problem: Problem, parts: Parts, dim: int, deadline: float

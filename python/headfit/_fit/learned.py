@@ -17,9 +17,9 @@ from headfit._base.arrays import DIGITS, FloatArray, as_contiguous, as_float_arr
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
-from headfit._fit.head import Head, Problem, tightened
+from headfit._fit.head import Ending, Head, Problem, tightened
 from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, galloped
-from headfit._fit.result import Ending, Search
+from headfit._fit.result import Search
 from headfit._target.target import Target
 from headfit.errors import InputError
 

@@ -19,9 +19,9 @@ from headfit._base.calls import calls_until, standard_arithmetic
 from headfit._base.machine import require_memory
 from headfit._base.types import Seed
 from headfit._cluster.cluster import hold, row_blocks, run_blocks
-from headfit._fit.head import Head, Problem, tightened, with_narrow_queries
+from headfit._fit.head import Ending, Head, Problem, tightened, with_narrow_queries
 from headfit._fit.method import Attempt, Method, Patience, as_max_norm, bisected, check_norm
-from headfit._fit.result import Ending, Search
+from headfit._fit.result import Search
 from headfit._target.target import Target
 from headfit._target.witnesses import FaceWitness, FarkasWitness, Multiplier
 from headfit.errors import InputError

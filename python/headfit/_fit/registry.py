@@ -88,9 +88,7 @@ class Auto(Learned):
 
     def advice(self, head: Head) -> str | None:
         """Say what a size without a filter means, or what the learned method says of its end."""
-        if head.method == Toeplitz.name:
-            return Toeplitz().advice(head)
-        return super().advice(head)
+        return Toeplitz().advice(head) if head.method == Toeplitz.name else super().advice(head)
 
     @property
     def _has_options(self) -> bool:

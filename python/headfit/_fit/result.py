@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +19,12 @@ from headfit._base.files import write_head
 from headfit._base.masks import allowed_places
 from headfit._base.tolerances import Tolerances
 from headfit._build import VERSION
-from headfit._fit.fitted_head import FittedHead
-from headfit._lower.lower import LowerBound
+from headfit._fit.head import Ending, FittedHead, Head
 from headfit._target.certificate import Certificate, Status
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 
-if TYPE_CHECKING:
-    from headfit._fit.head import Head
-
 FORMAT = 2
 
-Ending = Literal["certified", "time limit", "steps", "stalled", "callback", "infeasible"]
 Obstacle = Literal["time", "steps", "logits", "format", "bound", "callback", "method"]
 
 # The attributes of a fit that JSON holds as they are.
@@ -345,25 +340,17 @@ def _as_scalar(value: Any) -> Any:
     raise TypeError(f"settings hold a {type(value).__name__}, which is not saved")
 
 
-def advice(
-    stopped: Ending,
-    head: Head,
-    of_method: str | None,
-    certificate: Certificate,
-    dtype: str,
-    proved: LowerBound | None,
-    was_cut: bool,
-    notes: Sequence[str],
-) -> str:
+def advice(fit: Fit, head: Head, of_method: str | None, notes: Sequence[str]) -> str:
     """Return what the end of a fit means, what was reached, and what to try next.
 
-    `of_method` is what the method itself says about this end, `was_cut` whether the time limit
-    ended a search, and `notes` what `heavy_notes` returned.
+    `head` is that of the method, `of_method` what the method itself says about this end, and
+    `notes` what `heavy_notes` returned.
     """
+    stopped, dtype, proved, certificate = fit.stopped, fit.dtype, fit.lower_bound, fit.certificate
     cut = f"at d = {head.dim}{head.left}, which proves nothing about this size"
     if stopped == "certified":
         meaning = "The certificate holds."
-        if was_cut:
+        if fit.search is not None and fit.search.was_cut:
             meaning += (
                 " The time limit ended the search, which proves nothing about smaller sizes: a "
                 "larger time_limit may find one."

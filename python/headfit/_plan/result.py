@@ -12,7 +12,8 @@ import numpy as np
 from headfit._base.arrays import DIGITS
 from headfit._base.display import Shown, aligned, mask_text, number, plain_dict, records_frame
 from headfit._base.tolerances import Kernel, Tolerances
-from headfit._fit.result import Ending, Fit, Obstacle
+from headfit._fit.head import Ending
+from headfit._fit.result import Fit, Obstacle
 from headfit._lower.lower import LowerBound
 from headfit._target.target import Target
 

@@ -19,7 +19,7 @@ from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Pictured, Shown, data_frame, mask_text, plain_dict
 from headfit._base.files import write_head
 from headfit._base.types import MaskLike
-from headfit._fit.fitted_head import FittedHead
+from headfit._fit.head import FittedHead
 from headfit.errors import InputError
 
 

@@ -17,8 +17,7 @@ from headfit._base.arguments import as_count, check_between
 from headfit._base.arrays import check_dtype
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, MaskLike, Seed
-from headfit._fit.fitted_head import check_module, placed
-from headfit._fit.head import Head
+from headfit._fit.head import Head, check_module, placed
 from headfit._shrink import descent
 from headfit._shrink.descent import Callback, SizeKeywords
 from headfit._shrink.result import Comparison, ShrinkResult, TvCurve, compare

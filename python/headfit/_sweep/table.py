@@ -108,7 +108,11 @@ class Table:
                 os.ftruncate(handle, table._end)
                 table._append(START.ljust(PROBE))
                 os.ftruncate(handle, table._end)
-                _sync_folder(path.parent)
+                # Names in the folder are flushed too, so that a new file survives a loss of power.
+                folder = os.open(path.parent, os.O_RDONLY)
+                with contextlib.suppress(OSError):  # not every file system can
+                    os.fsync(folder)
+                os.close(folder)
             yield table
         finally:
             # Processes that were forked meanwhile hold the file open, and would keep the lock.
@@ -121,14 +125,6 @@ def point_of(record: Record) -> dict[str, Any]:
     """Return the point of a record: what stands between its key and its work."""
     names = list(record)
     return {name: record[name] for name in names[1 : names.index("work")]}
-
-
-def _sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk, so that a new file survives a loss of power."""
-    handle = os.open(folder, os.O_RDONLY)
-    with contextlib.suppress(OSError):  # not every file system can
-        os.fsync(handle)
-    os.close(handle)
 
 
 @contextlib.contextmanager

@@ -17,17 +17,8 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, attention_in
 from headfit._attention.sparsify import compressed_rows
+from headfit._base import arrays
 from headfit._base.arguments import as_flag, thread_count
-from headfit._base.arrays import (
-    DIGITS,
-    FloatArray,
-    as_stack,
-    as_stored_array,
-    computed_in,
-    is_sparse,
-    round_to,
-    widened,
-)
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import mask_text
 from headfit._base.masks import frozen_mask, masks_agree
@@ -163,21 +154,21 @@ def certify(
             raise InputError("matrix must be given alone, without Q, K or scale")
         target = _target_under(A, mask, "matrix", threads)
         # Of either a copy, which nobody else can change.
-        if is_sparse(matrix):
+        if arrays.is_sparse(matrix):
             M: Any = checked_csr(matrix, "matrix", keep_zeros=False)
-            M.data = as_stored_array(M.data, "matrix", ndim=1)
+            M.data = arrays.as_stored_array(M.data, "matrix", ndim=1)
         else:
-            M = np.array(as_stored_array(matrix, "matrix"))
+            M = np.array(arrays.as_stored_array(matrix, "matrix"))
         if M.shape != (target.n, target.n):
             raise InputError(f"matrix must have {target.n} rows and columns; got shape {M.shape}")
-        if is_sparse(M):
+        if arrays.is_sparse(M):
             stored = compressed_rows(M)
             rows = _core.certify_sparse_matrix(target.core, stored, limits.core, threads)
         else:
-            rows = _core.certify_matrix(target.core, as_stack(M), limits.core, threads)
+            rows = _core.certify_matrix(target.core, arrays.as_stack(M), limits.core, threads)
         rows.update(dict.fromkeys(("q_norm", "k_norm", "max_logit", "rounding_bound"), np.nan))
         return _certificate(
-            rows, target, True, basis="matrix", scale=np.nan, dtype=str(computed_in(M)),
+            rows, target, True, basis="matrix", scale=np.nan, dtype=str(arrays.computed_in(M)),
             mask=target.mask, tolerances=limits,
         )  # fmt: skip
     if Q is None and K is None:
@@ -197,7 +188,7 @@ def certify(
     rows = scan(threads) if cluster is None else _certify_blocks(cluster, scan, attention)
     return _certificate(
         rows, target, mass, basis="logits" if judged.errors is None else "module",
-        scale=attention.scale, dtype=str(computed_in(*attention.stored)), mask=attention.mask,
+        scale=attention.scale, dtype=str(attention.dtype), mask=attention.mask,
         tolerances=limits, kernel=kernel,
     )  # fmt: skip
 
@@ -324,7 +315,7 @@ def as_read(attention: Attention, kernel: Kernel) -> Attention:
     """
     scale, bias = attention.scale, attention.bias
     if kernel.scale_dtype is not None:
-        (scale,) = round_to(np.array([scale]), kernel.scale_dtype).tolist()
+        (scale,) = arrays.round_to(np.array([scale]), kernel.scale_dtype).tolist()
         if not 0 < abs(scale) < math.inf:
             raise InputError(f"scale must not be 0 or infinite in {kernel.scale_dtype}")
     q, k = (np.array(x) for x in attention.stored)
@@ -332,7 +323,7 @@ def as_read(attention: Attention, kernel: Kernel) -> Attention:
     if bias is not None:
         bias = _rounded_bias(bias, kernel.operands)
         if bias.dtype == np.float64:  # the core reads a bias in the dtype of Q and K
-            q = widened(q).astype(np.float64)
+            q = arrays.widened(q).astype(np.float64)
     if kernel.operands is not None:
         is_normal = LEAST_NORMAL <= abs(scale) < 1 / LEAST_NORMAL
         if kernel.scale != "after" and kernel.accumulate == "float32" and not is_normal:
@@ -343,7 +334,7 @@ def as_read(attention: Attention, kernel: Kernel) -> Attention:
         if kernel.scale != "after":
             scale = 1.0
         (q, q_error), (k, k_error) = (
-            _scaled_and_rounded(widened(x), error, factor, kernel)
+            _scaled_and_rounded(arrays.widened(x), error, factor, kernel)
             for x, error, factor in zip((q, k), errors, factors, strict=True)
         )
         errors = q_error, k_error
@@ -355,9 +346,9 @@ def as_read(attention: Attention, kernel: Kernel) -> Attention:
     return made
 
 
-def _rounded_bias(bias: Any, dtype: str | None) -> FloatArray:
+def _rounded_bias(bias: Any, dtype: str | None) -> arrays.FloatArray:
     """Return a copy of a bias, in the dtype of the kernel's operands where they have one."""
-    array = np.array(widened(as_stored_array(bias, "bias", ndim=0)))
+    array = np.array(arrays.widened(arrays.as_stored_array(bias, "bias", ndim=0)))
     if dtype is None:
         # In float32 where that loses nothing.
         with np.errstate(over="ignore"):
@@ -369,15 +360,15 @@ def _rounded_bias(bias: Any, dtype: str | None) -> FloatArray:
         raise InputError(f"bias must fit the kernel's dtype, {dtype}") from error
 
 
-def _rounded(x: FloatArray, dtype: str) -> FloatArray:
+def _rounded(x: arrays.FloatArray, dtype: str) -> arrays.FloatArray:
     """Return the nearest numbers of a dtype; infinity and NaN stay, for the core to refuse."""
     finite = np.isfinite(x)
-    return np.where(finite, round_to(np.where(finite, x, 0), dtype), x).astype(np.float32)
+    return np.where(finite, arrays.round_to(np.where(finite, x, 0), dtype), x).astype(np.float32)
 
 
 def _scaled_and_rounded(
-    x: FloatArray, error: NDArray[np.float64] | None, factor: float, kernel: Kernel
-) -> tuple[FloatArray, NDArray[np.float64] | None]:
+    x: arrays.FloatArray, error: NDArray[np.float64] | None, factor: float, kernel: Kernel
+) -> tuple[arrays.FloatArray, NDArray[np.float64] | None]:
     """Return the rows of x times a factor in the dtype of the operands, and bounds of their errors.
 
     No errors (None) where the kernel's numbers are known: those of an exact `x` that float32 holds,
@@ -401,7 +392,7 @@ def _scaled_and_rounded(
         return low, np.nan_to_num(spread * (1 + 1e-9))
     product, known = x.astype(np.float64) * factor, abs(factor) * error
     _rounded(np.abs(product) + known[:, np.newaxis], dtype)  # an InputError where it does not fit
-    unit, lost = 2.0 ** -DIGITS[dtype], math.sqrt(x.shape[1]) * SUBNORMAL[dtype]
+    unit, lost = 2.0 ** -arrays.DIGITS[dtype], math.sqrt(x.shape[1]) * SUBNORMAL[dtype]
     if factor != 1:  # rounded before it, and after it
         unit = (1 + unit) ** 2 * (1 + moved) - 1
         lost *= 1 + abs(factor)

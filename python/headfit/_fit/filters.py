@@ -336,8 +336,7 @@ class Mixed(Method):
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Start at a size that filters of this width need, double until one certifies, bisect."""
         parts = problem.parts
-        likely = likely_filter_dim(parts.stencil) + dims_beside(parts)
-        return bisected(problem, attempt, likely, 2)
+        return bisected(problem, attempt, likely_filter_dim(parts.stencil) + dims_beside(parts), 2)
 
     def advice(self, head: Head) -> str | None:
         """Say what a descent from a filter that leaves rows means."""

@@ -257,18 +257,12 @@ class MaxMargin(Method):
                 failed = failed[status[failed] != "optimal"]
             # The numbers that the solver leaves in failed rows are no queries, and may be enormous.
             q[failed] = 0.0
+            limits = leak, distortion, self.form == "equality"
             witnesses: list[FarkasWitness | FaceWitness] = [
                 FarkasWitness(
-                    row,
-                    tuple(Multiplier(*term) for term in terms),
-                    residual,
-                    gap,
-                    norm_bound,
-                    leak,
-                    distortion,
-                    equality=self.form == "equality",
+                    row, tuple(Multiplier(*x) for x in terms), residual, gap, norm, *limits
                 )
-                for row, terms, residual, gap, norm_bound in proofs
+                for row, terms, residual, gap, norm in proofs
             ]
             reports = list(chain(*solve(failed))) if failed.size else []
             witnesses += [

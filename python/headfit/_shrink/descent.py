@@ -201,8 +201,7 @@ def _triangle(x: FloatArray, mean: FloatArray) -> FloatArray:
     size = x.shape[1]
     triangle: FloatArray = np.empty((0, size))
     for _, block in blocks_of_rows(x, 4 * size):
-        stacked = np.vstack([triangle, block - mean])
-        triangle = cast("FloatArray", np.linalg.qr(stacked, mode="r"))
+        triangle = cast("FloatArray", np.linalg.qr(np.vstack([triangle, block - mean]), mode="r"))
     return triangle
 
 

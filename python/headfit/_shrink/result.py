@@ -314,12 +314,5 @@ def compare(
     kl, tv, asks = _core.compare_soft(core_target_of(target, mask), head.rotated().core, threads)
     asks |= tv > 0
     worst = int(np.argmax(tv))
-    return Comparison(
-        float(kl[asks].mean()) if asks.any() else 0.0,
-        float(kl.max()),
-        float(tv[asks].mean()) if asks.any() else 0.0,
-        float(tv[worst]),
-        worst,
-        kl,
-        tv,
-    )
+    kl_mean, tv_mean = (float(x[asks].mean()) if asks.any() else 0.0 for x in (kl, tv))
+    return Comparison(kl_mean, float(kl.max()), tv_mean, float(tv[worst]), worst, kl, tv)

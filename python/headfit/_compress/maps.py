@@ -112,8 +112,7 @@ def shared_out(
         if not steps:
             break
         _, _, dim, name = max(steps, key=lambda step: step[:3])
-        left = total - sum(chosen.values())
-        if chosen[name] == sizes[name] and -dim - sizes[name] <= left:
+        if chosen[name] == sizes[name] and -dim - sizes[name] <= total - sum(chosen.values()):
             chosen[name] = -dim
         sizes[name] = -dim
         path.append(dict(sizes))

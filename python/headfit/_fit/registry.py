@@ -118,8 +118,7 @@ class Auto(Learned):
         with suppress(InputError):
             parts = problem.parts
             wanted = likely_filter_dim(parts.stencil) + dims_beside(parts)
-            is_near = parts.per_row <= BESIDE * parts.stencil.per_row
-            return is_near and (is_wide or dim >= wanted)
+            return parts.per_row <= BESIDE * parts.stencil.per_row and (is_wide or dim >= wanted)
         return False
 
     def _blocks(self, problem: Problem) -> Blocks | None:

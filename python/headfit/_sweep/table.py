@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from headfit._base.arguments import shown
 from headfit._base.display import Shown, data_frame
 from headfit._base.files import as_path, file_error, opened
-from headfit._sweep.fits import DEFAULTS
-from headfit._sweep.work import Record, Task, point_key
+from headfit._sweep.work import DEFAULTS, Record, Task, point_key
 from headfit.errors import FileError, InputError, MissingFileError
 
 START = b'{"key": "'

@@ -37,12 +37,9 @@ class Shown(Pictured):
         """Return what there is to say, in words, by name."""
         raise NotImplementedError
 
-    def _headline(self) -> str:
-        return type(self).__name__
-
     def __repr__(self) -> str:
         facts = ", ".join(f"{name} {text}".rstrip() for name, text in self._facts().items())
-        return f"{self._headline()}({facts})"
+        return f"{type(self).__name__}({facts})"
 
 
 def text_table(

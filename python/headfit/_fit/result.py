@@ -201,27 +201,15 @@ class Fit(Pictured, FittedHead):
         c = self.certificate
         return "logits" if c.max_logit > c.tolerances.logit_limit else "format"
 
-    def _facts(self) -> dict[str, str]:
-        c = self.certificate
+    def __repr__(self) -> str:
+        c, limits = self.certificate, self.tolerances
         words = {"holds": "certified", "fails": "NOT certified", "undecided": "UNDECIDED"}
         why = "" if self.stopped in (None, "certified") else f" ({self.stopped})"
-        return {
-            "method": self.method,
-            "n": str(self.Q.shape[0]),
-            "dim": str(self.dim),
-            "dtype": self.dtype,
-            "verdict": f"{words[self.status]}{why}",
-            "leak": f"<= {number(c.leak)} of {self.tolerances.leak:.6g}",
-            "distortion": f"<= {number(c.distortion)} of {self.tolerances.distortion:.6g}",
-            "mask": mask_text(self.mask),
-            "time": f"{self.seconds:.3g} s",
-        }
-
-    def __repr__(self) -> str:
-        f = self._facts()
         return (
-            f"Fit({f['method']}, n={f['n']}, dim={f['dim']}, {f['dtype']}: {f['verdict']}, "
-            f"leak {f['leak']}, distortion {f['distortion']}, mask={f['mask']}, {f['time']})"
+            f"Fit({self.method}, n={len(self.Q)}, dim={self.dim}, {self.dtype}: "
+            f"{words[self.status]}{why}, leak <= {number(c.leak)} of {limits.leak:.6g}, "
+            f"distortion <= {number(c.distortion)} of {limits.distortion:.6g}, "
+            f"mask={mask_text(self.mask)}, {self.seconds:.3g} s)"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from headfit._base.arrays import DIGITS
-from headfit._base.display import Shown, aligned, mask_text, number, plain_dict, records_frame
+from headfit._base.display import Pictured, aligned, mask_text, number, plain_dict, records_frame
 from headfit._base.tolerances import Kernel, Tolerances
 from headfit._fit.head import Ending
 from headfit._fit.result import Fit, Obstacle
@@ -140,7 +140,7 @@ class PlanTrend:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Plan(Shown):
+class Plan(Pictured):
     """Whether a head of a size and format is enough for a pattern, and what is known about it.
 
     ``print(plan)`` shows one screen; `headfit.plot.plan` draws it.
@@ -250,16 +250,9 @@ class Plan(Shown):
         mask = getattr(target, "mask", None)
         return plain_dict({**values, "mask": None if mask is None else mask_text(mask)})
 
-    def _effort(self) -> str:
-        return f"{len(self.attempts)} attempts, {self.seconds:.3g} s"
-
     def __repr__(self) -> str:
         head = f"dim={self.dim}, {self.dtype}, for {self.name} at n={self.n}"
-        return f"Plan({self.verdict}: {head}, {self._effort()})"
-
-    def _facts(self) -> dict[str, str]:
-        advice = {"advice": self.advice} if self.advice else {}
-        return {**plan_facts(self), **advice, "tried": self._effort()}
+        return f"Plan({self.verdict}: {head}, {len(self.attempts)} attempts, {self.seconds:.3g} s)"
 
     def __str__(self) -> str:
         """Return the answer on one screen: at most 30 lines of 100 characters."""

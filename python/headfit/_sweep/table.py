@@ -16,8 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.arguments import shown
-from headfit._base.display import Shown, data_frame
+from headfit._base.display import Pictured, data_frame
 from headfit._base.files import as_path, file_error, opened
 from headfit._sweep.work import DEFAULTS, Record, Task, point_key
 from headfit.errors import FileError, InputError, MissingFileError
@@ -146,7 +145,7 @@ def open_tasks(tasks: Iterable[Task], table: Table, retry_failed: bool) -> list[
     return [task for task in tasks if task.key not in done]
 
 
-class Sweep(Shown):
+class Sweep(Pictured):
     """The results of a sweep, as `run` and `load` return them.
 
     Attributes
@@ -216,12 +215,6 @@ class Sweep(Shown):
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def _facts(self) -> dict[str, str]:
-        counts = {"results": len(self), "failed": len(self.failures), "damaged": len(self.damaged)}
-        facts = {"file": str(self.path)}
-        facts |= {name: str(count) for name, count in counts.items() if count}
-        return facts | {name: shown(values) for name, values in self.axes.items()}
 
     def __repr__(self) -> str:
         more = f", {len(self.failures)} failed" if self.failures else ""

@@ -15,8 +15,7 @@ from headfit._attention.functions import (
 )
 from headfit._attention.module import SelfAttention
 from headfit._attention.sparsify import sparsify
-from headfit._base.kernel import Kernel
-from headfit._base.tolerances import Tolerances
+from headfit._base.tolerances import Kernel, Tolerances
 from headfit._build import VERSION as __version__
 from headfit._cache.compress_keys import compress_keys
 from headfit._compress.compress import compress
@@ -26,7 +25,7 @@ from headfit._fit.storage import load
 from headfit._index.index import index
 from headfit._plan.plan import plan
 from headfit._selection.certify_selection import certify_selection
-from headfit._shrink.compare import compare
+from headfit._shrink.result import compare
 from headfit._shrink.shrink import shrink
 from headfit._target.certify import certify
 from headfit._target.target import Target

@@ -20,8 +20,8 @@ _BAD = (HeadfitError, OSError, MemoryError, ImportError)
 
 COMMANDS = {
     "demo": ("demo", "one fixed module attends in five patterns, each certified"),
-    "pattern": ("pattern", "write a target pattern to a file"),
-    "plan": ("pattern", "say within a minute whether a head is enough for a pattern"),
+    "pattern": ("fitting", "write a target pattern to a file"),
+    "plan": ("fitting", "say within a minute whether a head is enough for a pattern"),
     "fit": ("fitting", "find a head that produces a pattern"),
     "certify": ("fitting", "judge the arrays of a head anew, whatever the file says of them"),
     "bounds": ("fitting", "prove a lower bound on the head size of a pattern"),

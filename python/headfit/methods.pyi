@@ -1,12 +1,11 @@
 """The methods of `fit`, and what a method of your own is made of."""
 
+from headfit._fit.filters import Mixed, Toeplitz
 from headfit._fit.head import Head, Problem
 from headfit._fit.learned import Learned
 from headfit._fit.max_margin import KeyTable, MaxMargin
 from headfit._fit.method import Method
-from headfit._fit.mixed import Mixed
 from headfit._fit.projection import Projection
-from headfit._fit.toeplitz import Toeplitz
 from headfit._target.append_dims import append_dims
 
 __all__ = [

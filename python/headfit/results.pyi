@@ -1,16 +1,15 @@
 """What the verbs return."""
 
 from headfit._attention.head_table import HeadTable, ModelTable
+from headfit._attention.of_rows import AttentionStats
 from headfit._attention.sparsify import Sparsified
-from headfit._attention.stats import AttentionStats
 from headfit._cache.result import CompressedKeys, CompressedLayers
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._fit.result import Fit, Search, Trial
 from headfit._index.result import Index, Indexes, IndexQuality
 from headfit._plan.result import Plan, PlanAttempt, PlanTrend
 from headfit._selection.certify_selection import SelectionCertificate
-from headfit._shrink.compare import Comparison
-from headfit._shrink.result import ShrinkResult, TvCurve
+from headfit._shrink.result import Comparison, ShrinkResult, TvCurve
 from headfit._target.certificate import Certificate
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 

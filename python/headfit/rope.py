@@ -264,22 +264,17 @@ def _shortest(frequencies: Floats, demand: Demand, max_norm: float) -> tuple[Fil
             return None, least
         if near is not None and bound <= norm / 2:  # nothing is lacking
             break
+    allowed = demand.tolerances
     for margin in MARGINS:
-        solved = solve(frequencies, _tightened(demand, margin))
+        limit = None if allowed.max_logit is None else max(allowed.max_logit - margin, 1e-9)
+        tighter = Tolerances(*with_margin(allowed.leak, allowed.distortion, margin), limit)
+        solved = solve(frequencies, dataclasses.replace(demand, tolerances=tighter))
         if solved is None:
             break
         least = max(least, solved.least_norm(demand))
         if demand.lacks(solved.filter) <= -margin / 10 and solved.filter.norm <= max_norm:
             return solved.filter, least
     return None, least
-
-
-def _tightened(demand: Demand, margin: float) -> Demand:
-    """Return a demand whose limits are tighter by some logits."""
-    tolerances = demand.tolerances
-    max_logit = None if tolerances.max_logit is None else max(tolerances.max_logit - margin, 1e-9)
-    tighter = Tolerances(*with_margin(tolerances.leak, tolerances.distortion, margin), max_logit)
-    return dataclasses.replace(demand, tolerances=tighter)
 
 
 def __dir__() -> list[str]:

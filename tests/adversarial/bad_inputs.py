@@ -805,7 +805,7 @@ def sweep_doors(hf: Any, threads: list[Any], folder: Path) -> Iterator[Door]:
 def command_doors(folder: Path) -> Iterator[Door]:
     """Yield the commands; a call raises an InputError for a refusal in one line, with status 2."""
     import headfit as hf
-    from headfit._cli.pattern import options_of_kind
+    from headfit._cli.fitting import options_of_kind
     from headfit.errors import InputError
 
     target, head = folder / "A.npz", folder / "head.npz"

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 import headfit as hf
 from headfit import _core
-from headfit._attention.dense_target import core_target_of, head_to_match
+from headfit._attention.heads import core_target_of, head_to_match
 from headfit._base.masks import core_mask
 
 N, M, D = 650, 900, 7

@@ -19,7 +19,7 @@ import scipy.linalg
 import scipy.sparse as sp
 
 import headfit as hf
-from headfit._target.kernel_inputs import as_read
+from headfit._target.certify import as_read
 from headfit._target.target import as_target
 from headfit.errors import InputError
 

@@ -21,7 +21,7 @@ from scipy import sparse
 
 import headfit as hf
 from headfit import cli
-from headfit._cli.pattern import options_of_kind
+from headfit._cli.fitting import options_of_kind
 
 LOOSE = ("--leak", "0.3", "--distortion", "2")
 

@@ -11,7 +11,7 @@ from scipy import sparse
 import headfit as hf
 from headfit import cli
 from headfit._cli.command import value
-from headfit._cli.pattern import function_of_n
+from headfit._cli.fitting import function_of_n
 from headfit.errors import InputError
 
 QUICK = ("--time-limit", "4")

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit._compress.compress import shared_out
-from headfit._compress.maps import Closeness
+from headfit._compress.maps import Closeness, shared_out
 
 D = 8
 

@@ -10,7 +10,7 @@ import pytest
 
 import headfit as hf
 from headfit import cli
-from headfit._sweep.fits import DEFAULTS
+from headfit._sweep.work import DEFAULTS
 
 PAGE = "docs/sweeps.md"
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from headfit import Tolerances
 from headfit._filter.demand import SLACK, Demand, Filter
-from headfit._filter.design import design
-from headfit._filter.layouts import Layout, Shape
+from headfit._filter.design import Layout, Shape, design
 from headfit._filter.linear_program import is_out_of_reach, solve
 from headfit._filter.stencil import Stencil
 

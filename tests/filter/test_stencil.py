@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headfit as hf
-from headfit._filter.layouts import Shape
+from headfit._filter.design import Shape
 from headfit._filter.stencil import Stencil
 from headfit.errors import InputError
 

@@ -13,8 +13,8 @@ import headfit as hf
 from headfit import _core
 from headfit._base.masks import core_mask
 from headfit._shrink import descent
-from headfit._shrink.compare import compare
 from headfit._shrink.descent import Original, truncated_svd
+from headfit._shrink.result import compare
 
 THREADS = (1, 2, 3)
 

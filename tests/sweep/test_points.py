@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit._sweep.fits import UNSUITED, checked_fit_point, fit_point, pattern_of
+from headfit._sweep.work import UNSUITED, checked_fit_point, fit_point, pattern_of
 from headfit.errors import InputError
 
 RANDOM = {"pattern": "random_regular", "n": 32, "k": 2}

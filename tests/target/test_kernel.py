@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import headfit as hf
 from headfit import cli
 from headfit._base.arrays import round_to
-from headfit._base.kernel import NAMES, as_kernel
+from headfit._base.tolerances import NAMES, as_kernel
 from headfit.errors import InputError
 
 HALVES = ("bfloat16", "float16")

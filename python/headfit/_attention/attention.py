@@ -22,8 +22,7 @@ from headfit._attention.logits import (
     names_logit_options,
     row_numbers,
 )
-from headfit._attention.stats import AttentionStats
-from headfit._attention.topk_blocks import as_csr, topk_blocks, topk_rows
+from headfit._attention.of_rows import AttentionStats, as_csr, topk_blocks, topk_rows
 from headfit._base.arguments import as_choice, as_count, as_flag, shown, thread_count
 from headfit._base.arrays import (
     FloatArray,
@@ -264,8 +263,7 @@ class Attention(Shown):
         >>> head.rotated().position, bool(np.allclose(head.rotated().matrix(), head.matrix()))
         (None, True)
         """
-        shape = (self.n, self.m)
-        positions = as_positions(self.position, self.lead, shape, self.dim, self.dtype)
+        positions = as_positions(self.position, self.lead, (self.n, self.m), self.dim, self.dtype)
         if positions.table is None:
             return self
         q, k = (rotate(x.astype(self.dtype, copy=False), positions) for x in (self.Q, self.K))
@@ -482,8 +480,7 @@ class Attention(Shown):
         if np.promote_types(computed_in(v), self.dtype) != self.dtype:
             raise InputError(f"V must not be wider than Q and K, {self.dtype}; got {v.dtype}")
         result = self._output(count, v.shape[-1])
-        threads = thread_count(num_threads)
-        _core.attention_apply(logits, as_stack(v), self._stack(result), threads)
+        _core.attention_apply(logits, as_stack(v), self._stack(result), thread_count(num_threads))
         return result
 
     @standard_arithmetic()

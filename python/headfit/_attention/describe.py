@@ -167,6 +167,5 @@ def product_spectrum(
         queries, *both = _core.triangular_factors(logits, first, some.stop - first, threads)
         for result, keys in zip((values, centred), both, strict=True):
             products = queries @ keys.swapaxes(-1, -2)
-            work = 10.0 * dim * products.size
-            result[some] = interruptible(work, np.linalg.svdvals, products)
+            result[some] = interruptible(10.0 * dim * products.size, np.linalg.svdvals, products)
     return values, centred

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._attention.logits import Function, LogitKeywords, Rows, names_logit_options
-from headfit._attention.stats import AttentionStats
+from headfit._attention.of_rows import AttentionStats
 from headfit._base.types import ArrayLike
 
 SHARED = """Parameters

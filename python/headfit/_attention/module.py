@@ -99,8 +99,7 @@ class SelfAttention:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and other processes get what defines the module, and compute the rest."""
         if self.is_canonical:
-            make = partial(SelfAttention.canonical, dtype=self.dtype)
-            return make, (self.dim, self.scale)
+            return partial(SelfAttention.canonical, dtype=self.dtype), (self.dim, self.scale)
         return SelfAttention, (self.W_Q, self.W_K, self.scale)
 
     @classmethod
@@ -290,8 +289,7 @@ class SelfAttention:
         operations = 4.0 * weights.size * shape[1]
         left, size, right = interruptible(operations, np.linalg.svd, weights, full_matrices=False)
         self._check_rank(int(np.count_nonzero(size > self.width * EPSILON * size[0])))
-        result: FloatArray = interruptible(operations, np.matmul, right.T / size, left.T)
-        return result
+        return np.asarray(interruptible(operations, np.matmul, right.T / size, left.T))
 
     def _check_rank(self, rank: int) -> None:
         """Raise an InputError for weights whose rank is below 2 d."""

@@ -236,8 +236,7 @@ class HeadStatistics:
 
     def shares(self, name: str) -> Floats:
         """Return a sum of masses as shares of all attention of each head."""
-        shares: Floats = self.sums[name] / np.maximum(self.sums["rows"], 1)[:, np.newaxis]
-        return shares
+        return np.asarray(self.sums[name] / np.maximum(self.sums["rows"], 1)[:, np.newaxis])
 
 
 def _sums(profile: Profile) -> dict[str, NDArray[Any]]:

@@ -15,7 +15,7 @@ from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, OneHead, attention_in
 from headfit._attention.heads import over_heads
 from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
-from headfit._attention.topk_blocks import csr_of
+from headfit._attention.of_rows import csr_of
 from headfit._base.arguments import as_choice, as_count, as_share, shown, thread_count
 from headfit._base.arrays import as_indices, as_stack, as_stored_array, is_sparse
 from headfit._base.calls import standard_arithmetic
@@ -227,8 +227,7 @@ def sparsify(
             return over_heads(attention, one, num_threads, one_at_a_time=False)
         mask, shape = attention.mask, (attention.n, attention.m)
         if attention.sinks is not None:  # weights count as shares of what a row gives to keys
-            without = {**vars(attention.options), "sinks": None}
-            attention = Attention(*attention.stored, **without)
+            attention = Attention(*attention.stored, **{**vars(attention.options), "sinks": None})
         run: Callable[..., Any] = partial(_core.sparsify_logits, attention.core)
     else:
         mask = options.get("mask")
@@ -297,8 +296,7 @@ def _of_matrix(M: Any, *, mask: Any, **of_heads: Any) -> tuple[tuple[int, int], 
         )
     allowed = core_mask(mask, (), array.shape)
     if not is_sparse(M):
-        stack = as_stack(array[np.newaxis])
-        return array.shape, partial(_core.sparsify_matrix, stack, allowed)
+        return array.shape, partial(_core.sparsify_matrix, as_stack(array[np.newaxis]), allowed)
     csr = checked_csr(M, "M", dtype=np.float64)
     return csr.shape, partial(_core.sparsify_compressed, compressed_rows(csr), allowed)
 
@@ -363,8 +361,7 @@ def _heaviest(
     while missing.any():
         included |= missing
         rows, columns = np.nonzero(included)
-        entries = np.arange(rows.size)
-        ends = np.concatenate((rows, n + columns)), np.tile(entries, 2)
+        ends = np.concatenate((rows, n + columns)), np.tile(np.arange(rows.size), 2)
         incidence: Any = sp.csr_array((np.ones(2 * rows.size), ends), shape=(n + m, rows.size))
         # The simplex method returns a vertex, and the vertices of this polytope are integral.
         solution: Any = linprog(

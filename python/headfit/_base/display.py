@@ -37,12 +37,9 @@ class Shown(Pictured):
         """Return what there is to say, in words, by name."""
         raise NotImplementedError
 
-    def _headline(self) -> str:
-        return type(self).__name__
-
     def __repr__(self) -> str:
         facts = ", ".join(f"{name} {text}".rstrip() for name, text in self._facts().items())
-        return f"{self._headline()}({facts})"
+        return f"{type(self).__name__}({facts})"
 
 
 def text_table(
@@ -75,11 +72,11 @@ def mask_text(mask: Any) -> str:
     return f"<{kind} {'x'.join(str(s) for s in mask.shape)}>"
 
 
-def number(x: float, digits: int = 5) -> str:
-    """Return an upper bound with a few significant digits, rounded up so that it still holds."""
+def number(x: float, digits: int = 5, rounding: str = decimal.ROUND_CEILING) -> str:
+    """Return a bound with a few significant digits, an upper one rounded so that it still holds."""
     if not math.isfinite(x) or x == 0:
         return f"{x:g}"
-    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    context = decimal.Context(prec=digits, rounding=rounding)
     return f"{float(context.create_decimal(x)):.{digits}g}"
 
 
@@ -99,9 +96,7 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return str(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def plain_dict(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Reading of ordinary files only, arrays included; writing that leaves no file half written."""
+"""Reading of ordinary files only, arrays included; writing that leaves no file half written.
+
+Saved heads are .npz and .safetensors files of plain arrays and one JSON text each.
+"""
 
 import os
 import secrets
@@ -7,6 +10,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -15,6 +19,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from headfit._base.arguments import shown
+from headfit._base.arrays import NARROW, narrow_dtype
+from headfit._base.display import optional
 from headfit._base.machine import require_memory
 from headfit.errors import FileError, InputError, MissingFileError
 
@@ -131,8 +137,7 @@ def load_arrays(path: Any, what: str, name: str = "path") -> dict[str, NDArray[A
 
 def load_array(path: Any, what: str, name: str) -> NDArray[Any]:
     """Read the array of an .npy file; raise an InputError that names the file for others."""
-    read = partial(npy.read_array, allow_pickle=False)
-    return read_file(read, path, name, f"is no {what}")
+    return read_file(partial(npy.read_array, allow_pickle=False), path, name, f"is no {what}")
 
 
 def read_file(read: Callable[[IO[bytes]], Result], path: Any, name: str, otherwise: str) -> Result:
@@ -143,3 +148,49 @@ def read_file(read: Callable[[IO[bytes]], Result], path: Any, name: str, otherwi
         except Exception as error:  # damaged files make readers raise errors of any class
             reason = str(error) or type(error).__name__
             raise InputError(f"{name}: {path} {otherwise}: {reason}") from error
+
+
+METADATA = "headfit"
+"""The entry of a safetensors file's metadata that holds the JSON text."""
+
+NARROWED = ("Q", "K", "P_q", "P_k", "W_Q_P_q", "W_K_P_k")
+"""The arrays that a safetensors file keeps in the dtype of the fit, or of the maps."""
+
+FORMATS = (".npz", ".safetensors")
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def safetensors_package() -> Any:
+    """Return the package, or raise an ImportError that says how to install it."""
+    missing = "safetensors files need a package: pip install 'headfit[safetensors]'"
+    return optional(lambda: import_module("safetensors"), ImportError(missing))
+
+
+def suffix_of(path: Any, name: str) -> str:
+    suffix = Path(as_path(path, name)).suffix
+    if suffix not in FORMATS:
+        raise InputError(f"{name} must end in {' or '.join(FORMATS)}; got {os.fspath(path)}")
+    return suffix
+
+
+def write_head(path: Any, arrays: Arrays, about: str, dtype: str) -> Path:
+    """Write the arrays and the text of a fit in this dtype, in the format of the suffix."""
+    suffix, target = suffix_of(path, "path"), Path(path)
+    if suffix == ".npz":
+        save_arrays(target, {**arrays, "about": np.array(about)})
+        return target
+    safetensors_package()
+    from safetensors.numpy import save
+
+    stored = {}
+    for name, array in arrays.items():
+        if name in NARROWED and dtype in NARROW:
+            narrow = array.astype(narrow_dtype(dtype))
+            if not np.array_equal(narrow.astype(np.float32), array):
+                raise InputError(f"{name} must hold numbers of {dtype}, the dtype of the fit")
+            array = narrow
+        stored[name] = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    raw = save(stored, {METADATA: about})
+    replace_file(target, lambda file: file.write(raw))
+    return target

@@ -181,9 +181,7 @@ def is_frozen(array: Any) -> bool:
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array that nobody can change: a copy, unless it is such an array already."""
-    if is_frozen(array):
-        return array
-    return np.ndarray(array.shape, array.dtype, array.tobytes())
+    return array if is_frozen(array) else np.ndarray(array.shape, array.dtype, array.tobytes())
 
 
 def allowed_places(mask: Any) -> sp.csr_array:

@@ -116,8 +116,7 @@ def rotate(x: NDArray[Any], positions: Positions) -> NDArray[Any]:
     """
     assert positions.table is not None
     cosines, sines = np.hsplit(positions.table[len(positions.table) - x.shape[-2] :], 2)
-    turned: NDArray[Any] = turn(x, cosines, sines, positions.halves, np.empty_like(x))
-    return turned
+    return np.asarray(turn(x, cosines, sines, positions.halves, np.empty_like(x)))
 
 
 def turn(x: Any, cosines: Any, sines: Any, halves: bool, out: Any) -> Any:
@@ -134,14 +133,12 @@ def turn(x: Any, cosines: Any, sines: Any, halves: bool, out: Any) -> Any:
 
 def rope_frequencies(dim: int, base: float) -> NDArray[np.float64]:
     """Return the angles in radians by which pairs of entries are rotated per position."""
-    frequencies: NDArray[np.float64] = base ** (-np.arange(0, dim, 2) / dim)
-    return frequencies
+    return np.asarray(base ** (-np.arange(0, dim, 2) / dim))
 
 
 def alibi_slopes(heads: int) -> NDArray[np.float64]:
     """Return the slopes 2**(-8 h / heads) of heads h = 1 ... heads."""
-    slopes: NDArray[np.float64] = np.exp2(-8 * np.arange(1, heads + 1) / heads)
-    return slopes
+    return np.asarray(np.exp2(-8 * np.arange(1, heads + 1) / heads))
 
 
 def _alibi(value: Any, lead: tuple[int, ...], n: int, m: int, dtype: Any) -> NDArray[Any]:

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
+from headfit._base.files import Arrays, write_head
 from headfit._base.positions import as_rotary
-from headfit._fit.file_formats import Arrays, write_head
 from headfit._fit.storage import read_head, record
 from headfit._shrink.result import Each, Result, ResultByName
 from headfit.errors import InputError

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headfit._base.display import plain
-from headfit._base.kernel import NAMES
+from headfit._base.files import safetensors_package
+from headfit._base.tolerances import NAMES
 from headfit._cli.streams import Streams, progress
-from headfit._fit.file_formats import safetensors_package
 from headfit.errors import InputError
 
 
@@ -186,8 +186,7 @@ class Outcome(NamedTuple):
 
 def outcome(file: Path, result: Any, holds: bool = True, more: str = "", **figures: Any) -> Outcome:
     """Return the outcome that is a result, and the file that it is in or was made of."""
-    text = f"{file}: {result}{more}"
-    return Outcome({"file": file, **figures, **result.to_dict()}, text, holds)
+    return Outcome({"file": file, **figures, **result.to_dict()}, f"{file}: {result}{more}", holds)
 
 
 class Call(dict[str, Any]):

@@ -7,10 +7,9 @@ import numpy as np
 
 import headfit as hf
 from headfit._attention.head_table import ModelTable
-from headfit._base.files import save_arrays
+from headfit._base.files import FORMATS, save_arrays
 from headfit._cli import files
 from headfit._cli.command import Call, Outcome, command, option, options_of, outcome
-from headfit._fit.file_formats import FORMATS
 from headfit.errors import InputError
 
 

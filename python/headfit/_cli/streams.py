@@ -45,8 +45,7 @@ class Streams(contextlib.ExitStack):
                 self.enter_context(contextlib.redirect_stdout(sys.stderr))
 
     def _temporary(self, name: str) -> Path:
-        folder = tempfile.TemporaryDirectory(prefix="headfit-")
-        return Path(self.enter_context(folder)) / name
+        return Path(self.enter_context(tempfile.TemporaryDirectory(prefix="headfit-"))) / name
 
     def path(self, path: Path) -> Path:
         """Return the name of an ordinary file that holds what the user's name stands for."""

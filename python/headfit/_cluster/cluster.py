@@ -17,7 +17,6 @@ from headfit._base.calls import calls_until, count_step, standard_arithmetic, tq
 from headfit._configuration import show_config
 from headfit.errors import HeadfitError, InputError
 
-Block = TypeVar("Block")
 Result = TypeVar("Result")
 
 GRANULE = _core.row_granule
@@ -224,23 +223,23 @@ def hold(cluster: Cluster, shared: Any) -> Any:
 
 def run_blocks(
     cluster: Cluster,
-    work: Callable[[Any, Block], Result],
+    work: Callable[..., Result],
     held: Any,
-    blocks: Sequence[Block],
+    blocks: Sequence[tuple[Any, ...]],
     label: str,
 ) -> list[Result]:
-    """Return ``work(shared, block)`` for every block, in their order; workers do the work.
+    """Return ``work(shared, *block)`` for every block, in their order; workers do the work.
 
     Parameters
     ----------
     cluster : Cluster
     work : callable
-        A function of a module of this package.
+        A function that workers can import.
     held : future
         What `hold` returned for the object `shared`, which every block reads.
     blocks : sequence
-        Small objects that say what to do. What a worker had not done when it was lost is done by
-        another one.
+        Tuples of small objects that say what to do. What a worker had not done when it was lost is
+        done by another one.
     label : str
         The text of the bar that counts blocks, if the cluster shows progress.
 
@@ -265,7 +264,7 @@ def run_blocks(
     with bar or contextlib.nullcontext():
         try:
             known = cluster.build, cluster.deadline - time.perf_counter(), work, held
-            tasks = [client.submit(_task, *known, block, pure=False) for block in blocks]
+            tasks = [client.submit(_task, *known, *block, pure=False) for block in blocks]
             for task in distributed.as_completed(tasks, loop=client.loop, timeout=seconds_left()):
                 # This waits where the result was lost with its worker and is computed again.
                 results[task] = task.result(timeout=seconds_left())
@@ -287,11 +286,7 @@ def run_blocks(
 
 
 def _task(
-    build: Build,
-    seconds: float,
-    work: Callable[[Any, Block], Result],
-    shared: Any,
-    block: Block,
+    build: Build, seconds: float, work: Callable[..., Result], shared: Any, *block: Any
 ) -> Result:
     """Do the work for one block on a worker, which may have joined after the first was checked."""
     if own_build() != build:
@@ -300,4 +295,4 @@ def _task(
             f"worker that joined later, and {build} on others"
         )
     with standard_arithmetic(), calls_until(time.perf_counter() + seconds):
-        return work(shared, block)
+        return work(shared, *block)

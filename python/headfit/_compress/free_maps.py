@@ -8,13 +8,13 @@ P_k = C_k^(-1/2) V S^(1/2). They differ in the second moment of the keys.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._compress.maps import Descended, Maps, split
+from headfit._compress.maps import Maps, split
 from headfit._compress.passages import Passages
 from headfit._shrink.descent import Running
 
@@ -100,9 +100,14 @@ class FreeMaps:
         silent[: -self.dim, maps.shape[1] :] = 0
         return {"extended": extended, "silent": silent}
 
-    def descend(self, start: Maps, judge: _core.CompressLoss | None, running: Running) -> Descended:
-        """Descend the loss of the calibration passages by the core."""
+    def descend(
+        self, start: Maps, judge: _core.CompressLoss | None, running: Running
+    ) -> tuple[Maps, Maps, list[float], dict[str, Any]]:
+        """Descend the loss of the calibration passages by the core.
+
+        Return the maps of the least loss, of the steps those with the least loss on the passages of
+        the judge, the losses at the start and at the end, and how it went.
+        """
         limits = _core.DescentLimits(**running.limits())
         maps, judged, history, report = self.loss.fit(judge, start, limits, running.threads)
-        judged = self.nearest.balanced(judged)
-        return Descended(maps, judged, float(history[0]), float(history[-1]), report)
+        return maps, self.nearest.balanced(judged), history[[0, -1]].tolist(), report

@@ -13,8 +13,8 @@ from headfit._attention.attention import Attention, attention_in
 from headfit._base.arrays import FloatArray, as_float_array, round_to
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import data_frame, plain_dict
+from headfit._base.files import write_head
 from headfit._compress.maps import StoredMaps
-from headfit._fit.file_formats import write_head
 from headfit._shrink.result import Result, ResultByName, TvCurve
 from headfit.errors import InputError
 

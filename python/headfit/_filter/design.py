@@ -1,15 +1,198 @@
-"""The design of a filter of a given size: frequencies are chosen, amplitudes are programmed."""
+"""The design of a filter of a given size: frequencies are chosen, amplitudes are programmed.
+
+Frequencies are laid out in combs of harmonics, and a few low ones.
+"""
+
+from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from headfit._filter.demand import Demand
-from headfit._filter.layouts import Layout, Modulated, Shape, first_layouts
 from headfit._filter.linear_program import COARSE, Solved, is_out_of_reach, solve, solve_with_moves
+from headfit._filter.stencil import Floats, Stencil
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the offsets of a stencil look like: a run of equal spacing, and repeats far away.
+
+    Attributes
+    ----------
+    width : int
+        The offsets of the longest run, in steps of `spacing`.
+    spacing : int
+        The distance of neighbouring offsets in the run.
+    stride : int or None
+        The distance of the offsets outside the run, if they are evenly spaced.
+    reach : int
+        The largest |offset| that the mask allows.
+    """
+
+    width: int
+    spacing: int
+    stride: int | None
+    reach: int
+
+    @classmethod
+    def of(cls, stencil: Stencil) -> Shape:
+        """Describe a stencil."""
+        offsets, reach = stencil.offsets, max(-stencil.first, stencil.last, 1)
+        if stencil.wraps:  # one period says all
+            offsets = offsets[(offsets > -stencil.n / 2) & (offsets <= stencil.n / 2)]
+        steps = np.diff(offsets)
+        if steps.size == 0:
+            return cls(1, 1, None, reach)
+        spacing = int(steps[np.argmin(np.abs((offsets[1:] + offsets[:-1]) / 2))])
+        runs = np.split(offsets, np.flatnonzero(steps != spacing) + 1)
+        sizes, counts = np.unique(steps[steps != spacing], return_counts=True)
+        stride = int(sizes[np.argmax(counts)]) if sizes.size else None
+        return cls(max(map(len, runs)), spacing, stride, reach)
+
+
+Either = TypeVar("Either", "Layout", "Modulated")
+
+
+def _changed(layout: Either, options: Mapping[str, Sequence[float]]) -> Iterator[Either]:
+    """Yield layouts in which one number has another of the values that it may have."""
+    for name, values in options.items():
+        for value in values:
+            if value != getattr(layout, name):
+                number: dict[str, Any] = {name: value}
+                yield replace(layout, **number)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A set of frequencies, described by a few numbers that are searched one at a time.
+
+    Attributes
+    ----------
+    phase : float
+        The phase of the first harmonic over the width of the window. Below 2 pi the window does
+        not reach its own repeat; above about 4 the harmonics suffice for a sharp edge.
+    lows : int
+        How many low frequencies tell the repeats of the window apart, spaced evenly in logarithm.
+    lowest : float
+        The least of them, in multiples of pi over the largest offset.
+    top : float
+        The largest of them, as a share of the first harmonic.
+    share : float
+        The share of all frequencies that goes to each comb of a spacing or stride.
+    """
+
+    phase: float = 5.5
+    lows: int = 3
+    lowest: float = 1.25
+    top: float = 0.5
+    share: float = 0.3
+
+    def neighbours(self, shape: Shape) -> Iterator[Layout]:
+        """Yield layouts that differ in a single number."""
+        lows = [self.lows + more for more in (1, -1, 2, -2) if self.lows + more >= 0]
+        has_combs = shape.spacing > 1 or shape.stride is not None
+        options = {n: x for n, x in OPTIONS.items() if has_combs or n != "share"}
+        return _changed(self, {"lows": lows, **options})
+
+    def frequencies(self, stencil: Stencil, shape: Shape, count: int) -> Floats | None:
+        """Return at most `count` frequencies; None if so few cannot be laid out this way."""
+        most = max(1, round(self.share * count))
+        combs = [
+            2 * np.pi / period * np.arange(1, min(period // 2, most) + 1)
+            for period in (shape.spacing, shape.stride)
+            if period is not None and period > 1
+        ]
+        harmonics = count - self.lows - sum(comb.size for comb in combs)
+        if harmonics < 0 or self.lows < 0 or (harmonics == 0 and not combs):
+            return None
+        span = shape.width * shape.spacing
+        # No harmonic exceeds pi: a small window has a longer period instead.
+        base = min(self.phase, np.pi * span / max(harmonics, 1)) / span
+        largest = min(self.top * base, np.pi)
+        least = min(self.lowest * np.pi / shape.reach, largest)
+        low = np.geomspace(least, largest, self.lows, endpoint=self.top < 1 or self.lows == 1)
+        frequencies = np.concatenate([base * np.arange(1, harmonics + 1), *combs, low])
+        if stencil.wraps:
+            step = 2 * np.pi / stencil.n
+            frequencies = step * np.maximum(np.round(frequencies / step), 1)
+        return np.unique(np.round(np.minimum(frequencies, np.pi), 12))
+
+
+# What is tried for each number of a layout, likely ones first.
+OPTIONS: dict[str, tuple[float, ...]] = {
+    "phase": (5.5, 5.8, 5.0, 4.5, 4.0),
+    "share": (0.3, 0.15, 0.5),
+    "top": (0.5, 1.0, 0.3),
+    "lowest": (1.25, 0.9),
+}
+# Each low frequency tells repeats apart over about so many octaves of distance.
+OCTAVES = 2.6
+
+
+@dataclass(frozen=True)
+class Modulated:
+    """Harmonics of a stride, and bands on both sides of each: for a window beside a stride.
+
+    Logits that repeat with the stride, plus a slowly falling envelope times others that do: the
+    first produce the stride, the second the window and nothing at its repeats. The product of
+    cos(v x) and cos(w x) has the frequencies w - v and w + v.
+
+    Attributes
+    ----------
+    teeth : int
+        How many harmonics of the stride there are at most.
+    sides : int
+        How many low frequencies the envelope has.
+    lowest : float
+        The least of them, in multiples of pi over the largest offset.
+    """
+
+    teeth: int = 24
+    sides: int = 2
+    lowest: float = 1.2
+
+    def neighbours(self, shape: Shape) -> Iterator[Modulated]:
+        """Yield layouts that differ in a single number."""
+        options = {"teeth": (6, 10, 16, 24, 32), "sides": (1, 2, 3), "lowest": (1.2, 2.4, 0.9)}
+        return _changed(self, options)
+
+    def frequencies(self, stencil: Stencil, shape: Shape, count: int) -> Floats | None:
+        """Return at most `count` frequencies; None if so few cannot be laid out this way."""
+        if shape.stride is None or stencil.wraps:
+            return None
+        base = 2 * np.pi / shape.stride
+        teeth = base * np.arange(1, min(self.teeth, shape.stride // 2) + 1)
+        slow = self.lowest * np.pi / shape.reach
+        if self.sides == 1:
+            low = np.array([4 * slow])
+        else:
+            low = np.geomspace(slow, max(slow, base / 8), self.sides)
+        core = np.concatenate([teeth, low])
+        if core.size > count:
+            return None
+        bands = np.sort(np.concatenate([np.add.outer(teeth, low), np.subtract.outer(teeth, low)]))
+        parts = [core, np.sort(bands.ravel())[: count - core.size]]
+        spare = count - core.size - parts[1].size
+        if spare > 0:  # halfway between the harmonics, for the edges of the window
+            parts.append(base * (np.arange(1, spare + 1) - 0.5))
+        frequencies = np.unique(np.round(np.concatenate(parts), 12))
+        return frequencies[(frequencies > 0) & (frequencies <= np.pi)]
+
+
+def first_layouts(shape: Shape, count: int) -> list[Layout | Modulated]:
+    """Return layouts that are likely to suit a stencil."""
+    octaves = math.log2(max(1.0, shape.reach / (shape.width * shape.spacing)))
+    plain = Layout(lows=min(round(octaves / OCTAVES), max(count // 3, 1)))
+    if shape.stride is None:
+        return [plain]
+    few, many = Modulated(teeth=6, sides=1), Modulated(teeth=24)
+    return [plain, many, few, *few.neighbours(shape), *many.neighbours(shape)]
+
 
 # A layout is better if its norm is below this share of the best one's.
 ENOUGH = 0.99
@@ -60,8 +243,7 @@ def design(
     if solved is None:
         return None
     best = _moved(solved[0], demand, moves, deadline)
-    even = demand.stencil.is_symmetric
-    final = solve(best.filter.frequencies, demand, best.offsets, even=even)
+    final = solve(best.filter.frequencies, demand, best.offsets, even=demand.stencil.is_symmetric)
     return final if final is not None and final.meets else best
 
 

@@ -63,8 +63,7 @@ class Solved:
 
         The demand may have other tolerances than the one of the program.
         """
-        limits = Limits.of(demand, *self.places)
-        return limits.least_norm(self.filter.frequencies, self.multipliers)
+        return Limits.of(demand, *self.places).least_norm(self.filter.frequencies, self.multipliers)
 
 
 def solve(
@@ -161,8 +160,7 @@ def solve_with_moves(
     """
     frequencies, inside = start.filter.frequencies, _sampled(demand.stencil.offsets)
     limits = Limits.of(demand, *_sided(even, inside, start.offsets, inside[:0]))
-    slopes = limits.slopes(start.filter) * radii
-    result = _program(frequencies, limits, COARSE, even, slopes=slopes)
+    result = _program(frequencies, limits, COARSE, even, slopes=limits.slopes(start.filter) * radii)
     if result is None:
         return None
     _, _, r, moves, *_ = result[0]

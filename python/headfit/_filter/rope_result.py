@@ -10,7 +10,7 @@ import numpy as np
 from headfit._attention.attention import Attention
 from headfit._base.arguments import as_count
 from headfit._base.arrays import DIGITS, as_float_dtype, check_dtype
-from headfit._base.display import Pictured, plain_dict
+from headfit._base.display import Pictured, number, plain_dict
 from headfit._base.tolerances import Tolerances
 from headfit._filter.demand import Filter
 from headfit._filter.stencil import Floats, Stencil
@@ -159,7 +159,7 @@ class RopeFilter(Pictured):
         if self.tolerances.max_logit is not None:
             limits += f", |logit| up to {self.tolerances.max_logit:.6g}"
         lines = [f"RopeFilter: {what} at n = {self.n:,}, {of} in {self.dim} dimensions ({limits})"]
-        least = _rounded_down(self.least_norm)
+        least = number(self.least_norm, 4, decimal.ROUND_FLOOR)
         if self.filter is not None:
             lines += [
                 "  content is not needed: equal queries and equal keys of scale * ||q|| * ||k|| = "
@@ -179,9 +179,3 @@ class RopeFilter(Pictured):
                 f"proved: at least {least} is needed"
             )
         return "\n".join(lines)
-
-
-def _rounded_down(value: float) -> str:
-    """Return a lower bound with a few significant digits, rounded down so that it still holds."""
-    context = decimal.Context(prec=4, rounding=decimal.ROUND_FLOOR)
-    return f"{float(context.create_decimal(value)):.4g}"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._base.masks import as_window
-from headfit._target.target import Blocks, Target, with_matrix
+from headfit._target.target import Blocks, Target, normalized, with_matrix
 from headfit.errors import InputError
 
 # By how much the logarithm of a weight may differ from that of its offset.
@@ -139,13 +139,8 @@ def whole_target(target: Target, stencil: Stencil) -> _core.Target:
     whole: Any = sp.csr_array(sp.diags_array(attends) @ inside)
     whole.eliminate_zeros()
     whole.sort_indices()
-    sums = np.asarray(whole.sum(axis=1)).ravel()
-    return _core.Target(
-        whole.indptr.astype(np.int64),
-        whole.indices.astype(np.int32),
-        whole.data / np.repeat(sums, np.diff(whole.indptr)),
-        target.core.mask,
-    )
+    offsets, columns = whole.indptr.astype(np.int64), whole.indices.astype(np.int32)
+    return _core.Target(offsets, columns, normalized(whole).data, target.core.mask)
 
 
 def entries(target: Target, full: Flags, left_out: Flags) -> tuple[Offsets, Offsets, Floats]:
@@ -171,8 +166,7 @@ def full_rows(target: Target, left_out: Flags) -> Flags:
     np.maximum.at(most, rows, logs)
     np.minimum.at(least, rows, logs)
     counts = np.bincount(rows, minlength=n)
-    full: Flags = (counts > 0) & (counts == allowed) & (most - least <= SAME)
-    return full
+    return np.asarray((counts > 0) & (counts == allowed) & (most - least <= SAME))
 
 
 def allowed_offsets(mask: Any, n: int) -> tuple[int, int]:
@@ -295,12 +289,10 @@ class Parts:
         weights = np.exp(np.concatenate([logs, log + level[at]]))
         whole: Any = sp.csr_array((weights, places), shape=(n, n))
         whole.sort_indices()
-        beside = float(np.count_nonzero(~inside)) / n
-        return cls(stencil, with_matrix(target, whole), beside)
+        return cls(stencil, with_matrix(target, whole), float(np.count_nonzero(~inside)) / n)
 
 
 def _means(values: Floats, groups: Offsets, counts: Flags, size: int) -> Floats:
     """Return the mean of the values that count in each group; 0 for a group without any."""
     sums = np.bincount(groups, np.where(counts, values, 0.0), size)
-    sizes = np.bincount(groups, counts, size)
-    return np.asarray(sums / np.maximum(sizes, 1))
+    return np.asarray(sums / np.maximum(np.bincount(groups, counts, size), 1))

@@ -18,16 +18,14 @@ from headfit._attention.sparsify import as_exempt
 from headfit._base.arguments import as_count, as_flag, check_between, seed_from, shown, thread_count
 from headfit._base.arrays import round_to
 from headfit._base.calls import calls_until, standard_arithmetic, tqdm_class
-from headfit._base.kernel import KernelLike, of_head
 from headfit._base.machine import require_memory
-from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._base.tolerances import KernelLike, Tolerances, as_tolerances, of_head
 from headfit._base.types import Columns, MaskLike, Seed
 from headfit._cluster.cluster import Cluster
-from headfit._fit.fitted_head import check_module, placed
-from headfit._fit.head import Head, Problem
+from headfit._fit.head import Ending, Head, Problem, check_module, placed
 from headfit._fit.method import Method, Patience
 from headfit._fit.registry import as_method
-from headfit._fit.result import Ending, Fit, Search, Trial, advice
+from headfit._fit.result import Fit, Search, Trial, advice
 from headfit._target.append_dims import appended
 from headfit._target.certificate import Certificate
 from headfit._target.certify import certify
@@ -239,28 +237,15 @@ def fit(
     is_small = method.seeks_smallest and head.dim <= PROVABLE and head.ended != "callback"
     if lower is None and not certificate.holds and is_small:
         lower = _bound(problem, min(1.0, max(0.1, (time.perf_counter() - start) / 4)))
-    was_cut = search is not None and search.was_cut
     stopped = head.ended
     if certificate.holds:
         stopped = "certified"
     elif lower is not None and lower.dim > head.dim:
         stopped = "infeasible"
-    elif search is not None and search.dim is None and was_cut:
+    elif search is not None and search.dim is None and search.was_cut:
         stopped = "time limit"
-    text = advice(
-        stopped,
-        head,
-        method.advice(head) if stopped == head.ended else None,
-        certificate,
-        dtype,
-        lower,
-        was_cut,
-        notes,
-    )
-    if strict and not certificate.holds:
-        raise CertificateError(f"{certificate}\n  {stopped}: {text}")
     name = method.name if head.method is None else head.method
-    return Fit(
+    found = Fit(
         **fields,
         method=name,
         certificate=certificate,
@@ -281,8 +266,12 @@ def fit(
             **head.settings,
         },
         stopped=stopped,
-        advice=text,
     )
+    of_method = method.advice(head) if stopped == head.ended else None
+    found = replace(found, advice=advice(found, head, of_method, notes))
+    if strict and not certificate.holds:
+        raise CertificateError(f"{certificate}\n  {stopped}: {found.advice}")
+    return found
 
 
 def _search(method: Method, problem: Problem) -> tuple[Search, Head]:

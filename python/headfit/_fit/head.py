@@ -2,6 +2,9 @@
 
 A method never judges itself: the certificate does. Narrow formats hold rounded keys, and queries
 whose coordinates are rounded so that their errors cancel.
+
+Here, and only here, Q, K, a module's input and the attention of fits, of sparse patterns and of
+dense targets, are made out of the numbers of a method or a descent (`placed`).
 """
 
 import math
@@ -9,20 +12,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._attention.attention import Attention
 from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention
 from headfit._base.arrays import NARROW, FloatArray, array_dtype, round_to
-from headfit._base.kernel import Kernel
-from headfit._base.tolerances import Tolerances, with_margin
+from headfit._base.tolerances import Kernel, Tolerances, with_margin
 from headfit._cluster.cluster import Cluster
 from headfit._filter.stencil import Parts, Stencil
-from headfit._fit.result import Ending
 from headfit._target.append_dims import heavier_by, leak_without, without_columns
 from headfit._target.target import Blocks, Target
 from headfit.errors import InputError
@@ -37,6 +39,8 @@ LESS, MORE = (FIRST_RESERVE, 0.25, 0.1), (0.6, 0.8)
 # Part of the distortion's logarithm that the other columns leave to exempt ones in a narrow
 # format.
 EXEMPT_RESERVE = 0.05
+
+Ending = Literal["certified", "time limit", "steps", "stalled", "callback", "infeasible"]
 
 NO_COLUMNS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
@@ -333,3 +337,72 @@ def narrowed(problem: Problem, head: Head, max_norm: float | None) -> Head:
     q = np.ascontiguousarray(head.Q, dtype=np.float32)
     q, failed, fit = _core.narrow_queries(problem.target.core, q, k, options, problem.threads)
     return replace(head, Q=q, K=k if fit else head.K, failed_rows=failed)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class FittedHead:
+    """Queries and keys, and the module that computes them from an input; see `Fit`."""
+
+    Q: FloatArray
+    K: FloatArray
+    scale: float
+    mask: Any
+    module: SelfAttention
+    dim: int
+    dtype: str
+    # The input X of a module that the user gave: Q and K are then the rounded products X W_Q and
+    # X W_K. None for a canonical module, whose input is computed from Q and K.
+    input_stored: FloatArray | None = field(default=None, kw_only=True)
+
+    @cached_property
+    def X(self) -> FloatArray:
+        """The module's input, shape (n, D)."""
+        if self.input_stored is not None:
+            return self.input_stored
+        return self.module.input_for(self.Q, self.K)
+
+    @property
+    def attention(self) -> Attention:
+        """The attention of this head, computed when asked for."""
+        if self.input_stored is not None:
+            return self.module(self.X, mask=self.mask)
+        return Attention(self.Q, self.K, scale=self.scale, mask=self.mask)
+
+
+def placed(
+    Q: FloatArray, K: FloatArray, *, scale: float, dtype: str, mask: Any,
+    module: SelfAttention | None,
+) -> tuple[Attention, dict[str, Any]]:  # fmt: skip
+    """Return the attention of a stored head, and the fields that `FittedHead` keeps of it.
+
+    Q and K are as they are stored in `dtype`. Where the head is to stand in a module, they have its
+    size and `scale` is its own; its products for the input that is computed here then take their
+    place. None means the canonical module of this size, whose products are Q and K themselves.
+    """
+    if module is None:
+        X, attention = None, Attention(Q, K, scale=scale, mask=mask)
+        module = SelfAttention.canonical(Q.shape[1], scale, dtype=array_dtype(dtype))
+    else:
+        X = module.input_for(Q, K)
+        attention = module(X, mask=mask)
+    return attention, {
+        "Q": attention.Q, "K": attention.K, "scale": attention.scale, "mask": mask,
+        "module": module, "dim": attention.dim, "dtype": dtype, "input_stored": X,
+    }  # fmt: skip
+
+
+def check_module(module: Any, dim: int | None, dtype: str, scale: float | None) -> None:
+    """Raise an InputError for a module that does not fit the size, dtype and scale of a fit."""
+    if module is None:
+        return
+    if not isinstance(module, SelfAttention):
+        raise InputError(f"module must be a SelfAttention; got {type(module).__name__}")
+    if dim is not None and dim != module.dim:
+        raise InputError(f"dim must be the module's, {module.dim}; got {dim}")
+    if scale is not None:
+        raise InputError("scale must not be given beside a module, whose own scale holds")
+    if dtype in NARROW and not module.is_canonical:
+        raise InputError(
+            f"dtype={dtype!r} must be used without a module, or with a canonical one: what any "
+            "other computes from X is rounded on its way to Q and K"
+        )

@@ -17,9 +17,9 @@ from headfit._base.arrays import DIGITS, FloatArray, as_contiguous, as_float_arr
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
-from headfit._fit.head import Head, Problem, tightened
+from headfit._fit.head import Ending, Head, Problem, tightened
 from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, galloped
-from headfit._fit.result import Ending, Search
+from headfit._fit.result import Search
 from headfit._target.target import Target
 from headfit.errors import InputError
 
@@ -208,8 +208,7 @@ def likely_dim(n: int, k: float) -> int:
     or two above the smallest found, which is about 2.3 + 1.2 k at n = 512, and 0.23 k more for
     each doubling of n. Structured patterns need less.
     """
-    guess = 2.4 + 1.17 * k + 0.225 * k * doublings(n)
-    return max(2, min(n, math.ceil(guess)))
+    return max(2, min(n, math.ceil(2.4 + 1.17 * k + 0.225 * k * doublings(n))))
 
 
 def doublings(n: int) -> float:
@@ -361,11 +360,12 @@ def shared_scans(cluster: Cluster, target: Target) -> Callable[..., tuple[NDArra
     return scan
 
 
-def _scan_block(held: tuple[Target, int], sent: tuple[Any, ...]) -> tuple[NDArray[Any], ...]:
+def _scan_block(
+    held: tuple[Target, int], sent: dict[str, Any], numbers: tuple[float, ...], rows: slice
+) -> tuple[NDArray[Any], ...]:
     # Dask replaces the future of the request by what it stands for.
-    (target, threads), (request, numbers, rows) = held, sent
-    tolerances, request = _core.Tolerances(*numbers), _core.ScanRequest(**request)
-    return _core.scan_rows(target.core, tolerances, request, rows.start, rows.stop, threads)
+    tolerances, request = _core.Tolerances(*numbers), _core.ScanRequest(**sent)
+    return _core.scan_rows(held[0].core, tolerances, request, rows.start, rows.stop, held[1])
 
 
 def effort_steps(effort: str | int, named: dict[str, int], least: int = 1) -> int:

@@ -1,6 +1,7 @@
 """The max-margin method: for a table of keys, the shortest query of every row."""
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
@@ -18,9 +19,9 @@ from headfit._base.calls import calls_until, standard_arithmetic
 from headfit._base.machine import require_memory
 from headfit._base.types import Seed
 from headfit._cluster.cluster import hold, row_blocks, run_blocks
-from headfit._fit.head import Head, Problem, tightened, with_narrow_queries
+from headfit._fit.head import Ending, Head, Problem, tightened, with_narrow_queries
 from headfit._fit.method import Attempt, Method, Patience, as_max_norm, bisected, check_norm
-from headfit._fit.result import Ending, Search
+from headfit._fit.result import Search
 from headfit._target.target import Target
 from headfit._target.witnesses import FaceWitness, FarkasWitness, Multiplier
 from headfit.errors import InputError
@@ -256,18 +257,12 @@ class MaxMargin(Method):
                 failed = failed[status[failed] != "optimal"]
             # The numbers that the solver leaves in failed rows are no queries, and may be enormous.
             q[failed] = 0.0
+            limits = leak, distortion, self.form == "equality"
             witnesses: list[FarkasWitness | FaceWitness] = [
                 FarkasWitness(
-                    row,
-                    tuple(Multiplier(*term) for term in terms),
-                    residual,
-                    gap,
-                    norm_bound,
-                    leak,
-                    distortion,
-                    equality=self.form == "equality",
+                    row, tuple(Multiplier(*x) for x in terms), residual, gap, norm, *limits
                 )
-                for row, terms, residual, gap, norm_bound in proofs
+                for row, terms, residual, gap, norm in proofs
             ]
             reports = list(chain(*solve(failed))) if failed.size else []
             witnesses += [
@@ -337,7 +332,7 @@ class MaxMargin(Method):
         def solve_blocks(rows: NDArray[np.int64], *tolerances: float) -> list[Any]:
             slices = row_blocks(rows.size, SCANS * keys.size, cluster.slots)
             blocks = [(rows[block], *tolerances) for block in slices]
-            return run_blocks(cluster, _solve_block, held, blocks, "max-margin queries")
+            return run_blocks(cluster, operator.call, held, blocks, "max-margin queries")
 
         return solve_blocks
 
@@ -360,10 +355,6 @@ def _solve_rows(
     options = _core.MaxMarginOptions(equality=equality, max_norm=max_norm)
     limits = _core.Tolerances(*tolerances)
     return _core.max_margin_queries(target.core, keys, limits, options, threads, rows)
-
-
-def _solve_block(solve: Callable[..., Any], call: tuple[Any, ...]) -> Any:
-    return solve(*call)
 
 
 def _joined(parts: list[Any]) -> tuple[Any, ...]:

@@ -198,8 +198,7 @@ def bisected(problem: Problem, attempt: Attempt, first: int, step: int = 1) -> S
     largest, why = enough, "the size that is proved to suffice"
     free = available_memory()
     # Q and K, and the packed copies that a scan makes of them, must fit in half of the free memory.
-    number = problem.working_dtype.itemsize
-    affordable = 2**20 if free is None else free // (8 * target.n * number)
+    affordable = 2**20 if free is None else free // (8 * target.n * problem.working_dtype.itemsize)
     if affordable < largest:
         largest, why = max(1, int(affordable)), "what fits in memory"
     if problem.module is not None and problem.module.dim - taken < largest:

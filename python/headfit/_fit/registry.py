@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from headfit._base.arguments import shown
+from headfit._fit.filters import Mixed, Toeplitz, dims_beside, likely_filter_dim
 from headfit._fit.head import Head, Problem
 from headfit._fit.learned import Learned, likely_dim
 from headfit._fit.max_margin import MaxMargin
 from headfit._fit.method import Attempt, Method, Patience
-from headfit._fit.mixed import Mixed, dims_beside
 from headfit._fit.projection import Projection
 from headfit._fit.result import Search
-from headfit._fit.toeplitz import Toeplitz, likely_filter_dim
 from headfit._target.target import Blocks
 from headfit.errors import InputError
 
@@ -89,9 +88,7 @@ class Auto(Learned):
 
     def advice(self, head: Head) -> str | None:
         """Say what a size without a filter means, or what the learned method says of its end."""
-        if head.method == Toeplitz.name:
-            return Toeplitz().advice(head)
-        return super().advice(head)
+        return Toeplitz().advice(head) if head.method == Toeplitz.name else super().advice(head)
 
     @property
     def _has_options(self) -> bool:
@@ -121,8 +118,7 @@ class Auto(Learned):
         with suppress(InputError):
             parts = problem.parts
             wanted = likely_filter_dim(parts.stencil) + dims_beside(parts)
-            is_near = parts.per_row <= BESIDE * parts.stencil.per_row
-            return is_near and (is_wide or dim >= wanted)
+            return parts.per_row <= BESIDE * parts.stencil.per_row and (is_wide or dim >= wanted)
         return False
 
     def _blocks(self, problem: Problem) -> Blocks | None:

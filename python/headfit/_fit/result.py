@@ -5,30 +5,26 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arrays import DIGITS, NARROW, is_sparse
 from headfit._base.display import Pictured, mask_text, number, plain_dict, records_frame
+from headfit._base.files import write_head
 from headfit._base.masks import allowed_places
 from headfit._base.tolerances import Tolerances
 from headfit._build import VERSION
-from headfit._fit.file_formats import coded, write_head
-from headfit._fit.fitted_head import FittedHead
-from headfit._lower.lower import LowerBound
+from headfit._fit.head import Ending, FittedHead, Head
 from headfit._target.certificate import Certificate, Status
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 
-if TYPE_CHECKING:
-    from headfit._fit.head import Head
-
 FORMAT = 2
 
-Ending = Literal["certified", "time limit", "steps", "stalled", "callback", "infeasible"]
 Obstacle = Literal["time", "steps", "logits", "format", "bound", "callback", "method"]
 
 # The attributes of a fit that JSON holds as they are.
@@ -205,27 +201,15 @@ class Fit(Pictured, FittedHead):
         c = self.certificate
         return "logits" if c.max_logit > c.tolerances.logit_limit else "format"
 
-    def _facts(self) -> dict[str, str]:
-        c = self.certificate
+    def __repr__(self) -> str:
+        c, limits = self.certificate, self.tolerances
         words = {"holds": "certified", "fails": "NOT certified", "undecided": "UNDECIDED"}
         why = "" if self.stopped in (None, "certified") else f" ({self.stopped})"
-        return {
-            "method": self.method,
-            "n": str(self.Q.shape[0]),
-            "dim": str(self.dim),
-            "dtype": self.dtype,
-            "verdict": f"{words[self.status]}{why}",
-            "leak": f"<= {number(c.leak)} of {self.tolerances.leak:.6g}",
-            "distortion": f"<= {number(c.distortion)} of {self.tolerances.distortion:.6g}",
-            "mask": mask_text(self.mask),
-            "time": f"{self.seconds:.3g} s",
-        }
-
-    def __repr__(self) -> str:
-        f = self._facts()
         return (
-            f"Fit({f['method']}, n={f['n']}, dim={f['dim']}, {f['dtype']}: {f['verdict']}, "
-            f"leak {f['leak']}, distortion {f['distortion']}, mask={f['mask']}, {f['time']})"
+            f"Fit({self.method}, n={len(self.Q)}, dim={self.dim}, {self.dtype}: "
+            f"{words[self.status]}{why}, leak <= {number(c.leak)} of {limits.leak:.6g}, "
+            f"distortion <= {number(c.distortion)} of {limits.distortion:.6g}, "
+            f"mask={mask_text(self.mask)}, {self.seconds:.3g} s)"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -277,7 +261,7 @@ class Fit(Pictured, FittedHead):
             "module_scale": module.scale,
             "mask": mask,
             "certificate": judged,
-            "lower_bound": coded(bound and replace(bound, mask=None, witness=None)),
+            "lower_bound": _coded(bound and replace(bound, mask=None, witness=None)),
             "search": self.search and asdict(self.search),
             "witnesses": self.witnesses and [{"kind": w.kind, **asdict(w)} for w in self.witnesses],
         }
@@ -326,31 +310,35 @@ class Fit(Pictured, FittedHead):
         return write_head(path, arrays, about, self.dtype)
 
 
+def _coded(value: Any) -> Any:
+    """Return a value as JSON holds it: dataclasses become dictionaries with their class."""
+    if isinstance(value, tuple):
+        return [_coded(x) for x in value]
+    if isinstance(value, Fraction):
+        return {"/": [value.numerator, value.denominator]}
+    if not is_dataclass(value):
+        return value
+    parts = {f.name: _coded(getattr(value, f.name)) for f in fields(value)}
+    return {"is": type(value).__name__, **parts}
+
+
 def _as_scalar(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"settings hold a {type(value).__name__}, which is not saved")
 
 
-def advice(
-    stopped: Ending,
-    head: Head,
-    of_method: str | None,
-    certificate: Certificate,
-    dtype: str,
-    proved: LowerBound | None,
-    was_cut: bool,
-    notes: Sequence[str],
-) -> str:
+def advice(fit: Fit, head: Head, of_method: str | None, notes: Sequence[str]) -> str:
     """Return what the end of a fit means, what was reached, and what to try next.
 
-    `of_method` is what the method itself says about this end, `was_cut` whether the time limit
-    ended a search, and `notes` what `heavy_notes` returned.
+    `head` is that of the method, `of_method` what the method itself says about this end, and
+    `notes` what `heavy_notes` returned.
     """
+    stopped, dtype, proved, certificate = fit.stopped, fit.dtype, fit.lower_bound, fit.certificate
     cut = f"at d = {head.dim}{head.left}, which proves nothing about this size"
     if stopped == "certified":
         meaning = "The certificate holds."
-        if was_cut:
+        if fit.search is not None and fit.search.was_cut:
             meaning += (
                 " The time limit ended the search, which proves nothing about smaller sizes: a "
                 "larger time_limit may find one."

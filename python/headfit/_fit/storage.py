@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._attention.module import SelfAttention
+from headfit._base import files
 from headfit._base.arrays import HEAD_DTYPES, NARROW, narrow_dtype
-from headfit._base.files import load_arrays, opened, read_file
-from headfit._base.kernel import as_kernel
 from headfit._base.machine import require_memory
 from headfit._base.masks import frozen_mask
-from headfit._base.tolerances import Tolerances
-from headfit._fit.file_formats import METADATA, Arrays, safetensors_package, suffix_of
+from headfit._base.tolerances import Tolerances, as_kernel
 from headfit._fit.result import FORMAT, Fit
 from headfit._lower.lower import SAVED, LowerBound
 from headfit._target.certificate import Certificate
@@ -43,7 +41,7 @@ _NAMED: dict[str, Any] = {
 }
 
 
-def _mask_from(about: Any, arrays: Arrays, n: int) -> Any:
+def _mask_from(about: Any, arrays: files.Arrays, n: int) -> Any:
     if about == "dense":
         return arrays["mask_dense"]
     if about == "sparse":
@@ -101,7 +99,9 @@ def read_fit(path: str | os.PathLike[str], name: str) -> Fit:
         raise InputError(f"{name}: {path} is no saved fit: {kind}{error}") from error
 
 
-def _certificate_from(about: dict[str, Any], arrays: Arrays, mask: Any, n: int) -> Certificate:
+def _certificate_from(
+    about: dict[str, Any], arrays: files.Arrays, mask: Any, n: int
+) -> Certificate:
     """Return a certificate; an infinite bound on the logits means none."""
     rows = {name: x for name, x in arrays.items() if name.startswith("certificate_")}
     known = about | {name.removeprefix("certificate_"): x for name, x in rows.items()}
@@ -137,7 +137,7 @@ def _bound_from(saved: Any, tolerances: Tolerances, mask: Any) -> Any:
     return dataclasses.replace(bound, witness=next(proofs, None))
 
 
-def _fit_from(arrays: Arrays, text: str | None) -> Fit:
+def _fit_from(arrays: files.Arrays, text: str | None) -> Fit:
     """Return the fit of a file's content."""
     if text is None:
         raise InputError(f"it holds {', '.join(arrays) or 'nothing'}")
@@ -186,26 +186,26 @@ def _fit_from(arrays: Arrays, text: str | None) -> Fit:
     )
 
 
-def read_head(path: Any, name: str, what: str = "saved fit") -> tuple[Arrays, str | None]:
+def read_head(path: Any, name: str, what: str = "saved fit") -> tuple[files.Arrays, str | None]:
     """Read arrays and text from a file that is the argument `name`, by its suffix."""
     otherwise = f"is no {what}"
-    with opened(path, name, otherwise):
+    with files.opened(path, name, otherwise):
         # The file is opened first: the error for a missing file precedes that for a wrong suffix.
-        suffix = suffix_of(path, name)
+        suffix = files.suffix_of(path, name)
     if suffix == ".npz":
-        arrays = load_arrays(path, what, name)
+        arrays = files.load_arrays(path, what, name)
         about = arrays.pop("about", None)
         return arrays, None if about is None else str(about)
-    package = safetensors_package()
+    package = files.safetensors_package()
 
-    def read(file: IO[bytes]) -> tuple[Arrays, str | None]:
+    def read(file: IO[bytes]) -> tuple[files.Arrays, str | None]:
         require_memory(2 * os.fstat(file.fileno()).st_size, f"{name}: {path}")
         raw = file.read()
         tensors = {key: _array(tensor) for key, tensor in package.deserialize(raw)}
         header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-        return tensors, (header.get("__metadata__") or {}).get(METADATA)
+        return tensors, (header.get("__metadata__") or {}).get(files.METADATA)
 
-    return read_file(read, path, name, otherwise)
+    return files.read_file(read, path, name, otherwise)
 
 
 def _array(tensor: dict[str, Any]) -> NDArray[Any]:

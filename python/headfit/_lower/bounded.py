@@ -128,7 +128,9 @@ class Apart:
             good = closed and _all_seen(sight, members, within)
             good = good and _no_row_contains_another(target, members, within)
         elif closed:
-            good = _all_seen(sight, within, members) and _columns_differ(target, within, members)
+            attending, inside = _attending(target), set(within)
+            distinct = {frozenset(attending.get(j, set()) & inside) for j in members}
+            good = len(distinct) == len(members) and _all_seen(sight, within, members)
         else:
             good = _columns_apart(target, sight, members)
         return self.says(closed) if good else None
@@ -277,12 +279,6 @@ def _all_seen(sight: Visibility, rows: Iterable[int], columns: Iterable[int]) ->
         return True
     wanted = np.array(list(columns), dtype=np.intp)
     return all(sight.sees(i, wanted) for i in rows)
-
-
-def _columns_differ(target: Target, rows: Iterable[int], columns: Sequence[int]) -> bool:
-    """Return whether no two of the columns are attended to by the same of these rows."""
-    inside, attending = set(rows), _attending(target)
-    return len({frozenset(attending.get(j, set()) & inside) for j in columns}) == len(columns)
 
 
 def _columns_apart(target: Target, sight: Visibility, columns: tuple[int, ...]) -> bool:

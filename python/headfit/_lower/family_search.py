@@ -34,16 +34,14 @@ def bounded(problem: Problem, limits: Limits) -> list[Candidate]:
         name = NAMES[2 if facts.joint else family.kind == "rows"]
         dim, proof = needed(facts, limits, problem.tolerances.leak, problem.target.n)
         if dim > (best[name].dim or 0):
-            reason = "nothing found" if dim == 1 else _reason(facts, name, proof)
-            witness = None if dim == 1 else Separated(family, limits)
-            best[name] = Candidate(name, dim, "proved", reason, witness)
+            if dim == 1:
+                best[name] = Candidate(name, dim, "proved", "nothing found")
+                continue
+            share = "" if facts.share == 1 else f"{facts.share} "
+            what = f"{facts.points} {name.removesuffix(' apart')}"
+            reason = f"{what} are apart by a gap of {share}ln(1/leak) in bounded heads ({proof})"
+            best[name] = Candidate(name, dim, "proved", reason, Separated(family, limits))
     return list(best.values())
-
-
-def _reason(facts: Facts, name: str, proof: str) -> str:
-    gap = "ln(1/leak)" if facts.share == 1 else f"{facts.share} ln(1/leak)"
-    what = f"{facts.points} {name.removesuffix(' apart')}"
-    return f"{what} are apart by a gap of {gap} in bounded heads ({proof})"
 
 
 def families(problem: Problem) -> Iterator[Claim]:
@@ -161,5 +159,4 @@ def _independent(problem: Problem, table: sp.csr_array, is_edge: Any) -> Ints:
     problem.check_time()
     row = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))[is_edge]
     offsets = np.searchsorted(row, np.arange(table.shape[0] + 1))
-    nodes = _core.independent_nodes(offsets, table.indices[is_edge].astype(np.int32))
-    return nodes.astype(np.intp)
+    return _core.independent_nodes(offsets, table.indices[is_edge].astype(np.int32)).astype(np.intp)

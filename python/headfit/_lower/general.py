@@ -162,8 +162,7 @@ def _every_bounded(n: int, k: int, limits: Limits, leak: float) -> list[tuple[in
                 break
             square = exact.root_above(times * spread) * norm / (2 * gap * (k - common))
             in_ball = functools.partial(exact.log_most, square=exact.shortened(square, SQUARE_BITS))
-            points = math.ceil((1 - 1 / times) * subsets / near)
-            proofs.append(exact.least_dim(in_ball, points, n))
+            proofs.append(exact.least_dim(in_ball, math.ceil((1 - 1 / times) * subsets / near), n))
     return proofs
 
 

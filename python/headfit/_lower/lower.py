@@ -11,8 +11,7 @@ from headfit._base.display import Pictured, mask_text, plain_dict
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._lower.bounded import Apart, Groups, Limits, Separated
 from headfit._lower.family_search import bounded
-from headfit._lower.hull import Hull
-from headfit._lower.hull_search import hull_proofs
+from headfit._lower.hull import Hull, hull_proofs
 from headfit._lower.problem import Candidate, Problem, Witness, best_proof
 from headfit._lower.traces import NoOrder, Traces, order_proofs, traces
 from headfit._lower.weights import Block, weight_proofs
@@ -109,8 +108,7 @@ class LowerBound(Pictured):
         values = {name: getattr(self, name) for name in own} | asdict(self.tolerances)
         names = ("name", "dim", "status", "reason")
         values["candidates"] = [{n: getattr(c, n) for n in names} for c in self.candidates]
-        mask = None if self.mask is None else mask_text(self.mask)
-        return plain_dict({**values, "mask": mask})
+        return plain_dict({**values, "mask": None if self.mask is None else mask_text(self.mask)})
 
     def __repr__(self) -> str:
         under = "" if self.mask is None else f", mask={mask_text(self.mask)}"

@@ -27,8 +27,7 @@ KINDS = get_args(Kind)
 
 def line(m: sp.csr_array | sp.csc_array, at: int) -> Any:
     """Return the columns stored in a row of a csr_array, or the rows in a column of a csc_array."""
-    stored: Any = m.indices[m.indptr[at] : m.indptr[at + 1]]
-    return stored
+    return m.indices[m.indptr[at] : m.indptr[at + 1]]
 
 
 def stored(table: Any) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
@@ -169,8 +168,7 @@ class Problem:
         supports = sp.csr_array((np.ones(m.nnz, np.int64), m.indices, m.indptr), shape=m.shape)
         logs = sp.csr_array((np.log(m.data), m.indices, m.indptr), shape=m.shape)
         sight, deadline = Visibility(target.mask, target.n), time.monotonic() + seconds
-        generator = np.random.default_rng(rng)
-        return cls(target, tolerances, sight, supports, logs, deadline, generator)
+        return cls(target, tolerances, sight, supports, logs, deadline, np.random.default_rng(rng))
 
     @property
     def seconds(self) -> float:

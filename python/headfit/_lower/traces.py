@@ -137,8 +137,7 @@ def traces(problem: Problem, kind: Kind) -> list[Candidate]:
     """Return the bounds from sets with every trace, and from sets with many."""
     pairs = min(PAIRS_LIMIT, int(PAIRS_PER_SECOND * problem.seconds))
     search = _core.TraceSearch(problem.target.core, kind == "columns", pairs)
-    columns = problem.supports.indices
-    of_columns = np.bincount(columns, minlength=problem.target.n)
+    of_columns = np.bincount(problem.supports.indices, minlength=problem.target.n)
     degrees = of_columns if kind == "columns" else np.diff(problem.supports.indptr)
     sets = _Sets(kind, search, degrees)
     vc = "VC dimension" if kind == "columns" else "dual VC dimension"

@@ -107,8 +107,7 @@ class Block(Witness):
 def block_dim(logs: NDArray[np.float64], distortion: float) -> int:
     """Return the least head size that satisfies the inequality above for log A on a block."""
     centred = logs - logs.mean(axis=1, keepdims=True)
-    operations = 4.0 * logs.size * min(logs.shape)
-    squares = interruptible(operations, np.linalg.svdvals, centred) ** 2
+    squares = interruptible(4.0 * logs.size * min(logs.shape), np.linalg.svdvals, centred) ** 2
     tails = np.append(np.cumsum(squares[::-1])[::-1], 0.0)  # tails[s] is the sum from s on
     needed = _error_bound(logs.shape[0], logs.shape[1], distortion) * (1 + SLACK) + 1e-9 * tails[0]
     return int(np.flatnonzero(tails <= needed)[0])
@@ -133,16 +132,14 @@ def _grow_block(problem: Problem, by_column: sp.csc_array, seed: int, best: int)
         if rows.size > best:
             some = rows if rows.size <= 256 else np.sort(rng.choice(rows, 256, replace=False))
             chosen = columns[kept]
-            dense = problem.logs[some][:, chosen].toarray()
-            dim = block_dim(dense, problem.tolerances.distortion)
+            dim = block_dim(problem.logs[some][:, chosen].toarray(), problem.tolerances.distortion)
             if dim > best:
                 best, block = dim, Block(tuple(some.tolist()), tuple(chosen.tolist()), dim)
         left = (table & kept).sum(axis=1)
         left[left == kept.sum()] = 0
         if not left.max():
             break
-        ties = np.flatnonzero(left == left.max())
-        kept = kept & table[int(rng.choice(ties))]
+        kept = kept & table[int(rng.choice(np.flatnonzero(left == left.max())))]
     return block
 
 

@@ -13,8 +13,7 @@ from typing import Any
 from headfit._attention.attention import attention_in
 from headfit._base.arguments import as_count, as_flag, check_between, seed_from, shown, thread_count
 from headfit._base.calls import count_step, standard_arithmetic, tqdm_class
-from headfit._base.kernel import KernelLike, of_head
-from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._base.tolerances import KernelLike, Tolerances, as_tolerances, of_head
 from headfit._base.types import MaskLike, Seed
 from headfit._fit.method import Method
 from headfit._fit.registry import as_method

@@ -10,10 +10,10 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from headfit._base.arrays import DIGITS
-from headfit._base.display import Shown, aligned, mask_text, number, plain_dict, records_frame
-from headfit._base.kernel import Kernel
-from headfit._base.tolerances import Tolerances
-from headfit._fit.result import Ending, Fit, Obstacle
+from headfit._base.display import Pictured, aligned, mask_text, number, plain_dict, records_frame
+from headfit._base.tolerances import Kernel, Tolerances
+from headfit._fit.head import Ending
+from headfit._fit.result import Fit, Obstacle
 from headfit._lower.lower import LowerBound
 from headfit._target.target import Target
 
@@ -140,7 +140,7 @@ class PlanTrend:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Plan(Shown):
+class Plan(Pictured):
     """Whether a head of a size and format is enough for a pattern, and what is known about it.
 
     ``print(plan)`` shows one screen; `headfit.plot.plan` draws it.
@@ -250,16 +250,9 @@ class Plan(Shown):
         mask = getattr(target, "mask", None)
         return plain_dict({**values, "mask": None if mask is None else mask_text(mask)})
 
-    def _effort(self) -> str:
-        return f"{len(self.attempts)} attempts, {self.seconds:.3g} s"
-
     def __repr__(self) -> str:
         head = f"dim={self.dim}, {self.dtype}, for {self.name} at n={self.n}"
-        return f"Plan({self.verdict}: {head}, {self._effort()})"
-
-    def _facts(self) -> dict[str, str]:
-        advice = {"advice": self.advice} if self.advice else {}
-        return {**plan_facts(self), **advice, "tried": self._effort()}
+        return f"Plan({self.verdict}: {head}, {len(self.attempts)} attempts, {self.seconds:.3g} s)"
 
     def __str__(self) -> str:
         """Return the answer on one screen: at most 30 lines of 100 characters."""
@@ -303,9 +296,13 @@ class Plan(Shown):
 
 def plan_facts(plan: Plan) -> dict[str, str]:
     """Return what is known of the pattern and of heads for it, by label."""
-    facts = {"pattern": _pattern(plan)}
-    limits = _tolerances(plan.tolerances)
-    facts["asked"] = f"d = {plan.dim} in {plan.dtype}, kernel {plan.kernel}; {limits}"
+    limits = plan.tolerances
+    bounded = "" if limits.max_logit is None else f", |logit| <= {limits.max_logit:.4g}"
+    facts = {
+        "pattern": _pattern(plan),
+        "asked": f"d = {plan.dim} in {plan.dtype}, kernel {plan.kernel}; leak <= {limits.leak:.3g},"
+        f" distortion <= {limits.distortion:.3g}{bounded}",
+    }
     if plan.best is not None:
         facts["head"] = _head(plan, plan.best)
     smallest, bound, size = plan.smallest, plan.lower_bound, plan.projection_dim
@@ -351,11 +348,6 @@ def _head(plan: Plan, best: PlanAttempt) -> str:
         f"{short(best.leak)}, distortion {short(best.distortion)}, largest |logit| "
         f"{short(best.max_logit)}, scale max|q| max|k| {short(best.max_norm)}"
     )
-
-
-def _tolerances(limits: Tolerances) -> str:
-    bounded = "" if limits.max_logit is None else f", |logit| <= {limits.max_logit:.4g}"
-    return f"leak <= {limits.leak:.3g}, distortion <= {limits.distortion:.3g}{bounded}"
 
 
 def _worse(attempt: PlanAttempt) -> str:

@@ -13,8 +13,7 @@ import scipy.sparse as sp
 from headfit import bounds
 from headfit._attention.attention import Attention
 from headfit._base.arrays import HALVES, NARROW
-from headfit._base.kernel import Kernel
-from headfit._base.tolerances import Tolerances, log_inverse
+from headfit._base.tolerances import Kernel, Tolerances, log_inverse
 from headfit._fit.fit import fit
 from headfit._fit.method import Method
 from headfit._fit.result import Fit

@@ -16,7 +16,7 @@ import numpy as np
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._attention.dense_target import (
+from headfit._attention.heads import (
     allowed_entries,
     core_target_of,
     head_to_match,
@@ -201,8 +201,7 @@ def _triangle(x: FloatArray, mean: FloatArray) -> FloatArray:
     size = x.shape[1]
     triangle: FloatArray = np.empty((0, size))
     for _, block in blocks_of_rows(x, 4 * size):
-        stacked = np.vstack([triangle, block - mean])
-        triangle = cast("FloatArray", np.linalg.qr(stacked, mode="r"))
+        triangle = cast("FloatArray", np.linalg.qr(np.vstack([triangle, block - mean]), mode="r"))
     return triangle
 
 

@@ -17,22 +17,10 @@ from headfit._base.arguments import as_count, check_between
 from headfit._base.arrays import check_dtype
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, MaskLike, Seed
-from headfit._fit.fitted_head import check_module, placed
-from headfit._fit.head import Head
-from headfit._shrink.compare import Comparison, compare
-from headfit._shrink.descent import (
-    EXACT,
-    TV,
-    Callback,
-    Original,
-    Running,
-    SizeKeywords,
-    checked_sizes,
-    closest,
-    powers_of_two,
-    smallest_size,
-)
-from headfit._shrink.result import ShrinkResult, TvCurve
+from headfit._fit.head import Head, check_module, placed
+from headfit._shrink import descent
+from headfit._shrink.descent import Callback, SizeKeywords
+from headfit._shrink.result import Comparison, ShrinkResult, TvCurve, compare
 from headfit.errors import InputError
 
 
@@ -166,27 +154,27 @@ def shrink(
     for name, value in {"tv": tv, "tv_worst": tv_worst}.items():
         if value is not None and size is not None:
             raise InputError(f"{name} must not be given beside dim: the size decides how close")
-    tv = TV if tv is None and tv_worst is None else tv
+    tv = descent.TV if tv is None and tv_worst is None else tv
     most, worst = (math.inf if x is None else check_between(x, name, 0, 1)
                    for x, name in ((tv, "tv"), (tv_worst, "tv_worst")))  # fmt: skip
 
     def one(head: Any, num_threads: int | None) -> ShrinkResult:
         start = time.perf_counter()
-        running = Running.of(dtype, effort, time_limit, callback, rng, num_threads)
-        original = Original.of(head, mask, running.threads)
+        running = descent.Running.of(dtype, effort, time_limit, callback, rng, num_threads)
+        original = descent.Original.of(head, mask, running.threads)
         if size is not None:
             as_count(size, "dim", 1, min(original.shape))
         search = Search(original, running, module, most, worst)
+        more: list[int] = []
         if curve_dims is not None:
-            more = checked_sizes(curve_dims, "curve_dims", original.largest)
-        else:
-            is_head = isinstance(original.target, Attention)
-            more = powers_of_two(original.largest) if is_head else []
+            more = descent.checked_sizes(curve_dims, "curve_dims", original.largest)
+        elif isinstance(original.target, Attention):
+            more = descent.powers_of_two(original.largest)
         if size is None:
             chosen, stopped = search.smallest()
         else:
             chosen, stopped = size, "one size"
-            search.fit(size, EXACT)
+            search.fit(size, descent.EXACT)
         search.extend(more)
         made, comparison, best = search.tried[chosen]
         svds = {d: search.svd(d).comparison for d in sorted({*more, *search.tried})}
@@ -228,8 +216,8 @@ class Candidate(NamedTuple):
 class Search:
     """Smaller heads of one attention: the closest of each size that was tried, so far."""
 
-    original: Original
-    running: Running
+    original: descent.Original
+    running: descent.Running
     module: SelfAttention | None
     tv: float  # bounds on total variation, infinite where there is none
     tv_worst: float
@@ -240,8 +228,8 @@ class Search:
     def enough(self) -> float:
         """The mean KL divergence at which total variation is surely far below its bound."""
         if math.isinf(self.tv) or math.isfinite(self.tv_worst):
-            return EXACT
-        return max(EXACT, 2 * (self.tv / FAR) ** 2)
+            return descent.EXACT
+        return max(descent.EXACT, 2 * (self.tv / FAR) ** 2)
 
     def is_close(self, comparison: Comparison) -> bool:
         """Whether a head is within the bounds."""
@@ -263,7 +251,7 @@ class Search:
         distances = compare(self.original.target, attention, num_threads=self.running.threads)
         return Candidate(made, distances, head)
 
-    def fit(self, dim: int, enough: float, running: Running | None = None) -> Candidate:
+    def fit(self, dim: int, enough: float, running: descent.Running | None = None) -> Candidate:
         """Return the closest head of a size, by descents from its SVD and from a smaller head.
 
         The second descent is made where the smaller head is closer, since more columns must not
@@ -279,7 +267,9 @@ class Search:
             return self.tried[dim]
 
         def descended(start: Any = None) -> Candidate:
-            return self._judged(closest(self.original, dim, running, enough=enough, start=start))
+            return self._judged(
+                descent.closest(self.original, dim, running, enough=enough, start=start)
+            )
 
         heads = [descended(), self.svd(dim)]
         smaller = max((d for d in self.tried if d < dim), default=0)
@@ -295,8 +285,7 @@ class Search:
         """Replace a head by a smaller one with zero columns if that is closer."""
         head, before = self.tried[dim], self.tried[smaller]
         if self._distance(before) < self._distance(head):
-            padded = self._judged(before.head.padded(dim))
-            self.tried[dim] = min(head, padded, key=self._distance)
+            self.tried[dim] = min(head, self._judged(before.head.padded(dim)), key=self._distance)
 
     def _distance(self, head: Candidate) -> tuple[bool, float]:
         return not self.is_close(head.comparison), head.comparison.tv_mean
@@ -311,10 +300,10 @@ class Search:
         def holds(dim: int) -> bool:
             return self.is_close(self.fit(dim, self.enough).comparison)
 
-        size, last, stopped = smallest_size(holds, largest, self.running)
+        size, last, stopped = descent.smallest_size(holds, largest, self.running)
         if size is None:
             size = largest if self.original.is_svd(largest) else last
-            self.fit(size, EXACT)
+            self.fit(size, descent.EXACT)
         return size, stopped
 
     def extend(self, dims: Iterable[int]) -> None:

@@ -16,11 +16,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.arguments import shown
-from headfit._base.display import Shown, data_frame
+from headfit._base.display import Pictured, data_frame
 from headfit._base.files import as_path, file_error, opened
-from headfit._sweep.fits import DEFAULTS
-from headfit._sweep.work import Record, Task, point_key
+from headfit._sweep.work import DEFAULTS, Record, Task, point_key
 from headfit.errors import FileError, InputError, MissingFileError
 
 START = b'{"key": "'
@@ -108,7 +106,11 @@ class Table:
                 os.ftruncate(handle, table._end)
                 table._append(START.ljust(PROBE))
                 os.ftruncate(handle, table._end)
-                _sync_folder(path.parent)
+                # Names in the folder are flushed too, so that a new file survives a loss of power.
+                folder = os.open(path.parent, os.O_RDONLY)
+                with contextlib.suppress(OSError):  # not every file system can
+                    os.fsync(folder)
+                os.close(folder)
             yield table
         finally:
             # Processes that were forked meanwhile hold the file open, and would keep the lock.
@@ -121,14 +123,6 @@ def point_of(record: Record) -> dict[str, Any]:
     """Return the point of a record: what stands between its key and its work."""
     names = list(record)
     return {name: record[name] for name in names[1 : names.index("work")]}
-
-
-def _sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk, so that a new file survives a loss of power."""
-    handle = os.open(folder, os.O_RDONLY)
-    with contextlib.suppress(OSError):  # not every file system can
-        os.fsync(handle)
-    os.close(handle)
 
 
 @contextlib.contextmanager
@@ -151,7 +145,7 @@ def open_tasks(tasks: Iterable[Task], table: Table, retry_failed: bool) -> list[
     return [task for task in tasks if task.key not in done]
 
 
-class Sweep(Shown):
+class Sweep(Pictured):
     """The results of a sweep, as `run` and `load` return them.
 
     Attributes
@@ -221,12 +215,6 @@ class Sweep(Shown):
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def _facts(self) -> dict[str, str]:
-        counts = {"results": len(self), "failed": len(self.failures), "damaged": len(self.damaged)}
-        facts = {"file": str(self.path)}
-        facts |= {name: str(count) for name, count in counts.items() if count}
-        return facts | {name: shown(values) for name, values in self.axes.items()}
 
     def __repr__(self) -> str:
         more = f", {len(self.failures)} failed" if self.failures else ""

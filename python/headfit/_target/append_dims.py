@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
-from headfit._attention.dense_target import check_one_head
+from headfit._attention.heads import check_one_head
 from headfit._attention.logits import check_scale
 from headfit._base.arrays import FloatArray, as_indices, computed_in, widened
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse

@@ -6,9 +6,8 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.display import Shown, data_frame, mask_text, number, plain_dict
-from headfit._base.kernel import Kernel
-from headfit._base.tolerances import Tolerances
+from headfit._base.display import Pictured, data_frame, mask_text, number, plain_dict
+from headfit._base.tolerances import Kernel, Tolerances
 from headfit.errors import CertificateError
 
 Status = Literal["holds", "fails", "undecided"]
@@ -18,7 +17,7 @@ VERDICTS: tuple[Status, Status, Status] = ("holds", "fails", "undecided")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Certificate(Shown):
+class Certificate(Pictured):
     """What a scan of all n**2 logits proved about an attention matrix and a target.
 
     For row i with support S (the nonzeros of the target A) and attention M:
@@ -166,19 +165,6 @@ class Certificate(Shown):
         columns["status"] = np.array(VERDICTS)[self.row_status]
         return data_frame(columns, "row")
 
-    def _facts(self) -> dict[str, str]:
-        limits, facts = self.tolerances, {}
-        for name, bound, limit, place in (
-            ("leak", self.leak, limits.leak, self.worst_leak),
-            ("distortion", self.distortion, limits.distortion, self.worst_distortion),
-        ):
-            at = "" if place is None else " at row {}, columns {} / {}".format(*place)
-            facts[name] = f"<= {number(bound)} (tolerance {limit:.6g}){at}"
-        if self.row_tv is not None:
-            facts["total variation"] = f"mean {self.tv_mean:.3g}, worst {self.tv_worst:.3g}"
-            facts["stray mass"] = f"worst {self.stray_worst:.3g}"
-        return {**facts, "about": self._subject()}
-
     def _subject(self) -> str:
         """Return what the statement is about, in words."""
         if self.basis == "matrix":
@@ -195,11 +181,18 @@ class Certificate(Shown):
         )
 
     def __repr__(self) -> str:
-        facts = self._facts()
-        lines = [("leak", "distortion"), ("total variation", "stray mass"), ("about",)]
-        said = ["; ".join(f"{name} {facts[name]}" for name in line if name in facts)
-                for line in lines]  # fmt: skip
-        return "\n  ".join([self._headline(), *filter(None, said)])
+        limits, bounds = self.tolerances, []
+        for name, bound, limit, place in (
+            ("leak", self.leak, limits.leak, self.worst_leak),
+            ("distortion", self.distortion, limits.distortion, self.worst_distortion),
+        ):
+            at = "" if place is None else " at row {}, columns {} / {}".format(*place)
+            bounds.append(f"{name} <= {number(bound)} (tolerance {limit:.6g}){at}")
+        lines = [self._headline(), "; ".join(bounds)]
+        if self.row_tv is not None:
+            tv = f"total variation mean {self.tv_mean:.3g}, worst {self.tv_worst:.3g}"
+            lines.append(f"{tv}; stray mass worst {self.stray_worst:.3g}")
+        return "\n  ".join([*lines, f"about {self._subject()}"])
 
     def _headline(self) -> str:
         entries = f"all {self.n}**2 entries, {self.nonzeros} nonzeros"

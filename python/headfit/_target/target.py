@@ -15,7 +15,7 @@ from headfit._attention.sparsify import Sparsified
 from headfit._base.arguments import as_finite, as_flag, thread_count
 from headfit._base.arrays import FloatArray, as_contiguous
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import Shown, mask_text, plain_dict
+from headfit._base.display import Pictured, mask_text, plain_dict
 from headfit._base.masks import core_mask, frozen_mask, masks_agree
 from headfit._base.sparse import as_csr
 from headfit._base.types import ArrayLike, MaskLike, PathLike, Sparse
@@ -33,7 +33,7 @@ def _frozen(csr: sp.csr_array) -> sp.csr_array:
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class Target(Shown):
+class Target(Pictured):
     """A checked row-stochastic sparse matrix that attention should reproduce.
 
     Parameters
@@ -160,8 +160,7 @@ class Target(Shown):
     @property
     def mean_per_row(self) -> float:
         """The mean number of nonzeros of the rows that have any."""
-        filled = np.count_nonzero(np.diff(self.matrix.indptr))
-        return float(self.nonzeros / max(1, int(filled)))
+        return float(self.nonzeros / max(1, int(np.count_nonzero(np.diff(self.matrix.indptr)))))
 
     @property
     def looks_back(self) -> bool:
@@ -175,14 +174,12 @@ class Target(Shown):
         names = ("n", "nonzeros", "per_row", "per_column", "gamma")
         return plain_dict({name: getattr(self, name) for name in names} | {"mask": mask})
 
-    def _facts(self) -> dict[str, str]:
-        names = ("n", "nonzeros", "per_row", "per_column")
-        facts = {name: str(getattr(self, name)) for name in names}
-        facts["gamma"] = f"{self.gamma:.6g}"
-        return facts if self.mask is None else {**facts, "mask": mask_text(self.mask)}
-
     def __repr__(self) -> str:
-        return f"Target({', '.join(f'{name}={text}' for name, text in self._facts().items())})"
+        names = ("n", "nonzeros", "per_row", "per_column")
+        facts = {name: str(getattr(self, name)) for name in names} | {"gamma": f"{self.gamma:.6g}"}
+        if self.mask is not None:
+            facts["mask"] = mask_text(self.mask)
+        return f"Target({', '.join(f'{name}={text}' for name, text in facts.items())})"
 
 
 TargetLike: TypeAlias = Target | Sparsified | Sparse | ArrayLike | PathLike

@@ -176,11 +176,10 @@ def csr(values: NDArray[Any], columns: Ints, starts: Ints) -> Pattern:
     """Return a canonical matrix; row ``i`` has the columns ``columns[starts[i]:starts[i + 1]]``."""
     n = len(starts) - 1
     index = np.int32 if len(columns) <= MOST_TOKENS else np.int64
-    parts = (values, columns.astype(index, copy=False), starts.astype(index, copy=False))
-    matrix: Any = sparse.csr_array(parts, shape=(n, n))
+    parts: Any = (values, columns.astype(index, copy=False), starts.astype(index, copy=False))
+    matrix: Pattern = sparse.csr_array(parts, shape=(n, n))
     matrix.has_canonical_format = True
-    made: Pattern = matrix
-    return made
+    return matrix
 
 
 def row_starts(counts: Ints) -> Ints:

@@ -280,8 +280,7 @@ def _evaluated(mask: Any, entry: tuple[int, ...], rows: Ints, keys: Ints) -> Fla
         ) from error
     if made.dtype != torch.bool:
         raise InputError(f"mask must have a mask_mod that returns booleans; got {made.dtype}")
-    allowed: Flags = made[0, 0].cpu().numpy()
-    return allowed
+    return np.asarray(made[0, 0].cpu().numpy())
 
 
 def _listed(counts: Any, indices: Any, n: int, size: int) -> Ints:

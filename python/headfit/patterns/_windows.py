@@ -102,8 +102,7 @@ def dilated(
         reach = min(neighbors, n // 2)
     else:
         reach = min(neighbors, (n - 1) // dilation)
-    steps = dilation * np.arange(-reach, reach + 1)
-    return _at_offsets(n, steps, boundary=boundary)
+    return _at_offsets(n, dilation * np.arange(-reach, reach + 1), boundary=boundary)
 
 
 @pattern

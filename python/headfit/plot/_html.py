@@ -38,11 +38,10 @@ def _as_html(draw: Callable[..., Any], alt: str, result: Any) -> str:
     and for a picture that is too large for a notebook.
     """
     points = getattr(result, "curve", result)
-    if isinstance(points, TvCurve) and len(points.dim) < 2:  # the table has a single point already
-        return ""
-    if isinstance(result, Attention) and result.n * result.m > PICTURE_ENTRIES:
-        return ""
-    if isinstance(result, Plan) and not result.attempts:
+    # The table has a single point already.
+    is_point = isinstance(points, TvCurve) and len(points.dim) < 2
+    is_large = isinstance(result, Attention) and result.n * result.m > PICTURE_ENTRIES
+    if is_point or is_large or (isinstance(result, Plan) and not result.attempts):
         return ""
     size, options = (5.4, 3.6), {}
     if draw is attention:

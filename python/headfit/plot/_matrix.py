@@ -356,8 +356,7 @@ def _shares(
     if head is None:
         mass = heads.offset_mass
         if batch is not None:
-            entry = as_count(batch, "batch", 0, lead[axis] - 1)
-            mass = np.take(mass, entry, axis % len(lead))
+            mass = np.take(mass, as_count(batch, "batch", 0, lead[axis] - 1), axis % len(lead))
         table, shape = heads, mass.shape[:-1]
     else:
         shape, single = (lead, [head]) if batch is None else entry_of_batch(head, batch, axis)

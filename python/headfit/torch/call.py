@@ -224,8 +224,7 @@ def _visible(allowed: Any, rows: Bools | None, shape: tuple[int, int, int], own:
     common = None if longest is None else _form_of(longest)
 
     def named(part: Passage) -> Passage:
-        mask = common if _has_form(part.mask, common) else _form_of(part.mask)
-        return part._replace(mask=mask)
+        return part._replace(mask=common if _has_form(part.mask, common) else _form_of(part.mask))
 
     passages = tuple(part and named(part) for part in parts)
     alike = all(passage is None or passage.mask is common for passage in passages)

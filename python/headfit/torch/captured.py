@@ -122,8 +122,7 @@ class CapturedHeads:
         parts = key if isinstance(key, tuple) else (key,)
         if not 1 <= len(parts) <= 3:
             raise InputError(f"heads takes [layer, head] or [layer, head, call]; got {shown(key)}")
-        defaults: tuple[Any, ...] = (slice(None), None)
-        which, head, number = parts + defaults[len(parts) - 1 :]
+        which, head, number = parts + (slice(None), None)[len(parts) - 1 :]
         layer = self._layer(which)
         if isinstance(head, slice) and head == slice(None):
             return self._call(layer, number).attention()

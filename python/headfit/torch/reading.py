@@ -6,29 +6,23 @@ import numpy as np
 import torch
 
 from headfit._attention.attention import Attention
+from headfit._base import arrays
 from headfit._base.arguments import as_count
-from headfit._base.arrays import (
-    FloatArray,
-    as_stored_array,
-    blocks_of_rows,
-    check_finite,
-    computed_in,
-    widened,
-)
 from headfit.errors import CaptureError, InputError
 
 
-def _array(x: Any, name: str, ndim: int) -> FloatArray:
+def _array(x: Any, name: str, ndim: int) -> arrays.FloatArray:
     """Return a tensor on any device, or an array, as a NumPy array; check that it is finite."""
-    array = as_stored_array(x.detach().cpu() if isinstance(x, torch.Tensor) else x, name, ndim=ndim)
+    own = x.detach().cpu() if isinstance(x, torch.Tensor) else x
+    array = arrays.as_stored_array(own, name, ndim=ndim)
     if array.size:
-        check_finite(array.reshape(-1, array.shape[-1]), name)
+        arrays.check_finite(array.reshape(-1, array.shape[-1]), name)
     return array
 
 
-def _project(heads: int, **arrays: Any) -> FloatArray:
+def _project(heads: int, **given: Any) -> arrays.FloatArray:
     """Return X W^T + b, split into heads: shape (..., heads, n, d)."""
-    (x_name, X), (w_name, W), (b_name, b) = arrays.items()
+    (x_name, X), (w_name, W), (b_name, b) = given.items()
     x, w = _array(X, x_name, 2), _array(W, w_name, 2)
     if w.ndim != 2 or w.shape[0] % heads or not w.size:
         raise InputError(
@@ -38,16 +32,16 @@ def _project(heads: int, **arrays: Any) -> FloatArray:
         raise InputError(
             f"{x_name} must have {w.shape[1]} columns, as {w_name} has; got shape {x.shape}"
         )
-    w = widened(w)
-    y = np.empty((*x.shape[:-1], w.shape[0]), computed_in(x, w))
-    for rows, block in blocks_of_rows(x.reshape(-1, x.shape[-1])):
+    w = arrays.widened(w)
+    y = np.empty((*x.shape[:-1], w.shape[0]), arrays.computed_in(x, w))
+    for rows, block in arrays.blocks_of_rows(x.reshape(-1, x.shape[-1])):
         np.matmul(block, w.T, out=y.reshape(-1, w.shape[0])[rows])
     if b is not None:
-        bias = widened(_array(b, b_name, 1))
+        bias = arrays.widened(_array(b, b_name, 1))
         if bias.shape != w.shape[:1]:
             raise InputError(f"{b_name} must have shape {w.shape[:1]}; got {bias.shape}")
         y += bias
-    split: FloatArray = y.reshape(*y.shape[:-1], heads, w.shape[0] // heads)
+    split: arrays.FloatArray = y.reshape(*y.shape[:-1], heads, w.shape[0] // heads)
     return np.ascontiguousarray(np.moveaxis(split, -2, -3))
 
 

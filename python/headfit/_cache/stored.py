@@ -57,6 +57,7 @@ class Stored(Result):
 class StoredByName(ResultByName[Each]):
     """Results that are kept in one file: the tensors of the first as "0.P_k", and so on."""
 
+    seconds: float
     _kind: ClassVar[Any]
 
     def save(self, path: Any) -> None:
@@ -86,7 +87,7 @@ class StoredByName(ResultByName[Each]):
     def load(cls, path: Any) -> Self:
         """Read what `save` wrote; errors are those of `load` of a single one."""
 
-        def made(arrays: Arrays, about: dict[str, Any]) -> Self:
+        def made(arrays: Arrays, about: dict[str, Any]) -> Any:
             names = [tuple(x) if isinstance(x, list) else x for x in about.pop("names")]
             each = [
                 cls._kind._of(one, arrays, f"{place}.")
@@ -94,7 +95,8 @@ class StoredByName(ResultByName[Each]):
             ]
             return record(cls, {cls._field: dict(zip(names, each, strict=True)), **about})
 
-        return _read(cls, path, made)
+        found: Self = _read(cls, path, made)
+        return found
 
 
 def check_position(position: Any, size: int) -> None:

@@ -6,6 +6,7 @@
     python benchmarks/index.py --read prose:2048:2         # some minutes
     python benchmarks/index.py --device cuda               # minutes, all windows
     python benchmarks/index.py --decode 8192               # seconds: the time of a step
+    python benchmarks/index.py --certify 8192              # minutes: what selections surely keep
 
 SmolLM2-135M (30 layers of 3 key heads, each read by 3 query heads of size 64; rotary positions)
 reads text that nothing was fitted to, and attends to few keys in every layer: those that an index
@@ -254,6 +255,34 @@ def decoding(length, keys, repeats=200):
     measure.table(f"{title}, {torch.get_num_threads()} threads; {measure.machine()}", rows)
 
 
+def certified(model, fitted, tokens, length, options):
+    """What the selections of indexes of the form "dot" surely keep, in every key head."""
+    dim, dtype = FORMATS[1]
+    found = hf.index(fitted, dim=dim, dtype=dtype, form="dot", rotated=ht.rotary_position(model),
+                     length=length, num_threads=options.threads)  # fmt: skip
+    print(found, flush=True)
+    passage = {name: own[0] for name, own in capture(model, tokens, [0], length).items()}
+    rows = [["keys of a row", "seconds", "surely selected", "mean mass surely kept", "at most",
+             "rows that surely keep half"]]  # fmt: skip
+    for keys in options.keys:
+        begun = time.perf_counter()
+        each = [
+            index.certify(passage[name], keys=keys, mass=0.5, num_threads=options.threads)
+            for name, index in found.heads.items()
+        ]
+        seconds = time.perf_counter() - begun
+        sure, selected = (sum(getattr(c, n).sum() for c in each) for n in ("sure", "selected"))
+        least, most = (np.mean([getattr(c, n).mean() for c in each])
+                       for n in ("row_mass", "row_most"))  # fmt: skip
+        half = np.mean([(c.row_status == 0).mean() for c in each])
+        assert sure <= selected
+        assert least <= most
+        rows.append([f"{keys}", f"{seconds:.0f}", f"{sure / selected:.4%}", f"{least:.4f}",
+                     f"{most:.4f}", f"{half:.2%}"])  # fmt: skip
+    title = f"{len(found.heads)} key heads, {length:,} tokens, {dim} numbers of {dtype}"
+    measure.table(f"{title}, {options.threads} threads; {measure.machine()}", rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--read", nargs="+", metavar="TEXT:LENGTH:WINDOWS",
@@ -263,6 +292,7 @@ def main():
     parser.add_argument("--device", default="cpu", help="where PyTorch runs the model")
     parser.add_argument("--judged", type=int, default=2, help="passages of which shares are taken")
     parser.add_argument("--decode", type=int, metavar="TOKENS", help="time a step, no more")
+    parser.add_argument("--certify", type=int, metavar="TOKENS", help="certificates, no more")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -272,6 +302,8 @@ def main():
     starts = np.linspace(0, len(fitted) - TOKENS, PASSAGES).astype(int)
     passages = capture(model, fitted, starts, TOKENS)
     print(f"{len(passages)} key heads; {measure.machine()}", flush=True)
+    if options.certify:
+        return certified(model, passages, texts["prose"], options.certify, options)
     ways = {"exact": exact, "Quest, pages of 16": quest, "first and last alone": ends}
     longest = max(int(place.split(":")[1]) for place in options.read)
     given = {"rotated": ht.rotary_position(model), "held_out": 0.05, "validation": 0.2,

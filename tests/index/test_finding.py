@@ -355,7 +355,7 @@ TWO = np.stack([K3, K3, K3])
         ((Q3, K3), {"key_lengths": [9, 8, 9]}, "key_lengths must be one"),
         ((Q3 * np.nan, K3), {}, "Q of passage 0"),
         ((Q3 * 1e300, K3), {}, "Q of passage 0, in float32, must be finite"),
-        ((Q3, K3), {"position": "rope"}, "position must be that of the index, None; got"),
+        ((Q3, K3), {"position": "rope"}, "position must be that of the result, None; got"),
     ],
 )  # fmt: skip
 def test_bad_passages(given: Any, options: Any, message: str) -> None:

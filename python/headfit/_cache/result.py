@@ -13,7 +13,13 @@ from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import plain_dict
 from headfit._cache.packing import Packing
-from headfit._cache.stored import Stored, StoredByName, check_position, write
+from headfit._cache.stored import (
+    Stored,
+    StoredByName,
+    check_position,
+    check_same_position,
+    write,
+)
 from headfit.errors import InputError
 
 
@@ -167,7 +173,10 @@ class CompressedKeys(Stored):
         InputError
             For arguments that do not fit.
         """
-        attention = Attention.of(Q, K, **options).rotated()
+        given = Attention.of(Q, K, **options)
+        if self.position is not None:
+            check_same_position(given, self.position)
+        attention = given.rotated()
         keys = self.read(self.store(attention.K)).reshape(attention.K.shape)
         return Attention(attention.Q, keys, **vars(attention.options))
 

@@ -12,13 +12,18 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._base.arguments import as_choice, as_count, shown, thread_count
+from headfit._base.arguments import as_choice, as_count, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, plain_dict
 from headfit._base.machine import require_memory
-from headfit._base.positions import as_rotary
-from headfit._cache.stored import Stored, StoredByName, check_position, write
+from headfit._cache.stored import (
+    Stored,
+    StoredByName,
+    check_position,
+    check_same_position,
+    write,
+)
 from headfit._compress.maps import PARTS, by_eighths
 from headfit._compress.passages import given_alone, rotated_float32
 from headfit._index.group import of_one_group
@@ -390,12 +395,7 @@ class Index(Stored):
     def _passage(self, Q: Any, K: Any, options: dict[str, Any], place: int = 0) -> Attention:
         """Return a passage in float32, with positions applied; warn where it is too long."""
         given = of_one_group(Attention.of(Q, K, **options), place)
-        own = as_rotary(given.position, given.dim)
-        if own is not None and own.position != self.position:
-            raise InputError(
-                f"position must be that of the index, {shown(self.position)}; got "
-                f"{shown(own.position)} in passage {place}"
-            )
+        check_same_position(given, self.position, f" in passage {place}")
         attention = rotated_float32(given, place)
         heads = math.prod(attention.lead)
         if (heads, attention.dim) != self.P_q.shape[:2]:

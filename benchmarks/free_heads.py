@@ -24,8 +24,7 @@ import torch
 
 import headfit as hf
 import measure
-from index import capture
-from real_model import GROUP, TOKENS, load
+from real_model import GROUP, TOKENS, capture, load
 
 LEAK, ANY = 0.9, 1e6
 
@@ -52,7 +51,7 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model, _, _, texts = load()
-    key_heads = list(capture(model, texts["prose"], [0], options.tokens).items())
+    key_heads = list(capture(model, texts["prose"], 1, options.tokens).passages().items())
     rows = [["keys of a row", "dimensions found: median", "least", "most", "proved: least", "most",
              "seconds"]]  # fmt: skip
     summary = []

@@ -36,9 +36,9 @@ import measure
 from real_model import (
     GROUP,
     KEY_HEADS,
-    PASSAGES,
     SIZE,
     TOKENS,
+    capture,
     load,
     mean_and_error,
     with_attention,
@@ -47,12 +47,6 @@ from real_model import (
 FIRST, WINDOW, PAGE = 4, 32, 16
 MEANS = {"share_mean": 4, "share_01": 3, "gain": 3}
 FORMATS = ((8, "float8_e4m3fn"), (16, "int4"), (16, "float8_e4m3fn"))
-
-
-def capture(model, tokens, starts, length):
-    with ht.capture(model, keep=len(starts) * length, statistics=False) as heads:
-        heads.run([{"input_ids": tokens[at : at + length][None]} for at in starts])
-    return heads.passages()
 
 
 def loki(found, passages):
@@ -261,7 +255,7 @@ def certified(model, fitted, tokens, length, options):
     found = hf.index(fitted, dim=dim, dtype=dtype, form="dot", rotated=ht.rotary_position(model),
                      length=length, num_threads=options.threads)  # fmt: skip
     print(found, flush=True)
-    passage = {name: own[0] for name, own in capture(model, tokens, [0], length).items()}
+    passage = {name: own[0] for name, own in capture(model, tokens, 1, length).passages().items()}
     rows = [["keys of a row", "seconds", "surely selected", "mean mass surely kept", "at most",
              "rows that surely keep half"]]  # fmt: skip
     for keys in options.keys:
@@ -299,8 +293,7 @@ def main():
     if options.decode:
         return decoding(options.decode, options.keys[1])
     model, _, fitted, texts = load()
-    starts = np.linspace(0, len(fitted) - TOKENS, PASSAGES).astype(int)
-    passages = capture(model, fitted, starts, TOKENS)
+    passages = capture(model, fitted).passages()
     print(f"{len(passages)} key heads; {measure.machine()}", flush=True)
     if options.certify:
         return certified(model, passages, texts["prose"], options.certify, options)
@@ -324,8 +317,8 @@ def main():
     summary = []
     for text, length, windows in (place.split(":") for place in options.read):
         length, tokens = int(length), texts[text]
-        at = np.linspace(0, len(tokens) - length, options.judged).astype(int)
-        found = shares(ways, capture(model, tokens, at, length), options.keys[0], options.device)
+        judging = capture(model, tokens, options.judged, length).passages()
+        found = shares(ways, judging, options.keys[0], options.device)
         rows = [["keys found by", "share", "1%", "worst", "gain"]]
         for name, each in found.items():
             mean = {n: np.mean([getattr(q, n) for q in each]) for n in MEANS}

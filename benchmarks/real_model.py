@@ -79,11 +79,12 @@ def load():
     return model, tokenizer, prose[:cut], {"prose": prose[cut:], "code": code}
 
 
-def capture(model, tokens):
-    starts = np.linspace(0, len(tokens) - TOKENS, PASSAGES).astype(int)
-    with ht.capture(model, keep=PASSAGES * TOKENS, statistics=False) as heads:
-        heads.run([{"input_ids": tokens[at : at + TOKENS][None]} for at in starts])
-    return heads.layer_passages()
+def capture(model, tokens, count=PASSAGES, length=TOKENS):
+    """Return the heads of the model in passages that are spread evenly over a text."""
+    starts = np.linspace(0, len(tokens) - length, count).astype(int)
+    with ht.capture(model, keep=count * length, statistics=False) as heads:
+        heads.run([{"input_ids": tokens[at : at + length][None]} for at in starts])
+    return heads
 
 
 # What else there is: functions of the layer and its keys after rotation, (1, heads, n, 64).
@@ -263,7 +264,7 @@ def table(options):
     model, _, fitted, texts = load()
     frequencies = torch.tensor(ht.rotary_position(model)[1], dtype=torch.float32)
     begun = time.perf_counter()
-    passages = capture(model, fitted)
+    passages = capture(model, fitted).layer_passages()
     print(f"captured {PASSAGES} passages of {TOKENS} tokens in {time.perf_counter() - begun:.0f} s")
     components = [joint_components(of[:-2], frequencies) for of in passages.values()]
     methods = {
@@ -346,7 +347,8 @@ def fitted_keys(model, passages, size, options):
 
 def memory(options):
     model, _, fitted, _ = load()
-    found = fitted_keys(model, capture(model, fitted), SIZES[1], options)
+    passages = capture(model, fitted).layer_passages()
+    found = fitted_keys(model, passages, SIZES[1], options)
     rows = [["cache", "tokens", "stored, MiB", "process grew by", "its peak by", "s per token"]]
     seen = {}
     with tempfile.TemporaryDirectory() as folder:

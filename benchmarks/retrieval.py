@@ -26,7 +26,7 @@ import headfit as hf
 import headfit.torch as ht
 import index as finding
 import measure
-from real_model import PASSAGES, SIZES, TOKENS, Changed, capture, fitted_keys, load
+from real_model import SIZES, TOKENS, Changed, capture, fitted_keys, load
 
 INDEXES = ((8, "float8_e4m3fn"), (16, "int4"))
 COPIED = 64  # tokens
@@ -34,14 +34,14 @@ COPIED = 64  # tokens
 
 def methods(model, fitted, options):
     """The whole model, keys in few bytes, and ways to find as many keys as the options say."""
-    of_layers = capture(model, fitted)
+    heads = capture(model, fitted)
+    of_layers = heads.layer_passages()
     found = {"whole": Changed(model)}
     for size in SIZES[1:3]:
         keys = fitted_keys(model, of_layers, size, options)
         found[f"keys in {keys.bytes:.1f} bytes"] = Changed(model, found=keys)
     del of_layers
-    starts = np.linspace(0, len(fitted) - TOKENS, PASSAGES).astype(int)
-    passages = finding.capture(model, fitted, starts, TOKENS)
+    passages = heads.passages()
     ways = {"best keys": finding.exact}
     for dim, dtype in INDEXES:
         for way, effort in (("index", options.effort), ("KQ-SVD", 0)):

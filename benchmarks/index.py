@@ -113,7 +113,8 @@ def chosen(scores, rows, keys):
     columns = places(scores.T)[None]
     kept = (columns < FIRST) | (columns > rows[:, None] - WINDOW)
     free = ~kept & (columns <= rows[:, None])
-    best = scores.masked_fill(~free, -torch.inf).topk(keys - FIRST - WINDOW, -1)
+    count = min(keys - FIRST - WINDOW, len(columns[0]))
+    best = scores.masked_fill(~free, -torch.inf).topk(count, -1)
     return (kept & (columns <= rows[:, None])).scatter(1, best.indices, True) & (
         columns <= rows[:, None]
     )

@@ -37,6 +37,8 @@ from headfit._base.masks import core_mask
 from headfit._base.types import Seed
 from headfit._fit.head import Head
 from headfit._fit.learned import effort_steps
+from headfit._fit.method import doubled, tried
+from headfit._fit.result import Trial
 
 # The most steps, and the relative decrease of the loss over ten steps below which the descent
 # ends.
@@ -313,19 +315,15 @@ def smallest_size(
 
     Sizes are doubled from the least, which is the cheapest to fit, and then bisected.
     """
-    low, high = 0, 1
-    while not is_close(high):
-        if high == largest:
-            return None, high, "no size is close enough"
-        if running.seconds_left <= 0:
-            return None, high, "the time limit"
-        low, high = high, min(2 * high, largest)
-    while high - low > 1:
-        if running.seconds_left <= 0:
-            return high, high, "the time limit"
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_close(middle) else (middle, high)
-    return high, high, "bisected to neighbouring sizes"
+
+    def attempt(dim: int, _brief: bool) -> Trial:
+        return Trial(dim, is_close(dim), math.nan, math.nan, math.nan)
+
+    search = tried(doubled(1, largest, "of all sizes"), attempt, running.deadline)
+    ended = search.stopped
+    if search.dim is None and not search.was_cut:
+        ended = "no size is close enough"
+    return search.dim, search.trials[-1].dim, ended
 
 
 def checked_sizes(sizes: Any, name: str, largest: int) -> list[int]:

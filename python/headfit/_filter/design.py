@@ -58,13 +58,12 @@ class Shape:
 Either = TypeVar("Either", "Layout", "Modulated")
 
 
-def _changed(layout: Either, options: Mapping[str, Sequence[float]]) -> Iterator[Either]:
+def _changed(layout: Either, options: Mapping[str, Sequence[Any]]) -> Iterator[Either]:
     """Yield layouts in which one number has another of the values that it may have."""
     for name, values in options.items():
         for value in values:
             if value != getattr(layout, name):
-                number: dict[str, Any] = {name: value}
-                yield replace(layout, **number)
+                yield replace(layout, **{name: value})
 
 
 @dataclass(frozen=True)

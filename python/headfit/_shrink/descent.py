@@ -16,13 +16,8 @@ import numpy as np
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._attention.heads import (
-    allowed_entries,
-    core_target_of,
-    head_to_match,
-    target_matrix,
-)
-from headfit._base.arguments import as_count, check_between, check_callable, seed_from, thread_count
+from headfit._attention.heads import allowed_entries, core_target_of, head_to_match, target_matrix
+from headfit._base.arguments import as_count, as_positive, check_callable, seed_from, thread_count
 from headfit._base.arrays import (
     FloatArray,
     as_array,
@@ -97,9 +92,7 @@ class Running:
         dtype = check_dtype(dtype)
         effort_steps(effort, EFFORTS, least=0)
         check_callable(callback, "callback")
-        deadline = math.inf
-        if time_limit is not None:
-            deadline = time.perf_counter() + check_between(time_limit, "time_limit", 0, math.inf)
+        deadline = time.perf_counter() + (as_positive(time_limit, "time_limit") or math.inf)
         return cls(dtype, effort, deadline, callback, seed_from(rng), thread_count(num_threads))
 
     @property

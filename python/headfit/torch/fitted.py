@@ -107,11 +107,7 @@ class FittedAttention:
 
 
 def to_multihead_attention(
-    fits: Any,
-    *,
-    head_dim: int | None = None,
-    batch_first: bool = False,
-    rng: Any = None,
+    fits: Any, *, head_dim: int | None = None, batch_first: bool = False, rng: Any = None
 ) -> FittedAttention:
     """Build a `torch.nn.MultiheadAttention` with the attention of fitted heads, and its input.
 

@@ -52,7 +52,8 @@ import numpy as np
 from headfit._base.arguments import as_flag, as_positive
 from headfit._base.tolerances import Tolerances
 from headfit._lower import exact
-from headfit._lower.problem import KINDS, Kind, Visibility, Witness, are_places, support_of
+from headfit._lower.problem import Visibility, Witness
+from headfit._lower.supports import KINDS, Kind, are_places, support_of
 from headfit._target.target import Target
 from headfit.errors import InputError
 

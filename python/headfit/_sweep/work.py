@@ -35,7 +35,8 @@ from headfit._fit.fit import fit
 from headfit._fit.method import Method
 from headfit._fit.registry import METHODS
 from headfit.errors import InputError, input_errors
-from headfit.patterns._build import MOST_TOKENS, Boundary, Style
+from headfit.patterns._build import Style
+from headfit.patterns._types import MOST_TOKENS, Boundary
 
 Record = dict[str, Any]
 Function = Callable[..., Mapping[str, Any]]

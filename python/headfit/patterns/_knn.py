@@ -12,18 +12,8 @@ from headfit import _core
 from headfit._base.arguments import as_choice, as_count, as_positive, thread_count
 from headfit._base.arrays import as_array
 from headfit.errors import InputError, TargetError
-from headfit.patterns._build import (
-    Floats,
-    Ints,
-    Pattern,
-    Seed,
-    Style,
-    Weighting,
-    check_entries,
-    csr,
-    pattern,
-    weighted,
-)
+from headfit.patterns._build import Style, check_entries, csr, pattern, weighted
+from headfit.patterns._types import Floats, Ints, Pattern, Seed, Weighting
 
 
 @pattern

@@ -19,17 +19,8 @@ from headfit._base.arrays import BFLOAT16, BLOCK, as_array, is_sparse, widened
 from headfit._base.masks import additive_entries
 from headfit._base.sparse import checked_csr
 from headfit.errors import InputError, TargetError, input_errors
-from headfit.patterns._build import (
-    MOST_TOKENS,
-    Flags,
-    Ints,
-    Pattern,
-    Weighting,
-    check_entries,
-    csr,
-    pattern,
-    row_starts,
-)
+from headfit.patterns._build import check_entries, csr, pattern, row_starts
+from headfit.patterns._types import MOST_TOKENS, Flags, Ints, Pattern, Weighting
 
 FLEX_ATTENTION = "torch.nn.attention.flex_attention"
 FORMS = (

@@ -15,9 +15,7 @@ from typing import Any
 # A process that is forked while another thread imports would wait for that import forever.
 _importing = RLock()
 os.register_at_fork(
-    before=_importing.acquire,
-    after_in_parent=_importing.release,
-    after_in_child=_importing.release,
+    before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
 )
 
 

@@ -1,5 +1,7 @@
 """The exceptions that headfit raises."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
@@ -60,3 +62,16 @@ class CertificateError(HeadfitError):
 
 class CaptureError(HeadfitError):
     """A model's attention that cannot be captured; the message names the layer and the reason."""
+
+
+@contextmanager
+def input_errors(text: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Make errors of some kinds an InputError that says a text before what they say.
+
+    An error that is an InputError already keeps its class.
+    """
+    try:
+        yield
+    except kinds as error:
+        kind = type(error) if isinstance(error, InputError) else InputError
+        raise kind(f"{text}: {error}") from error

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from headfit._base.arguments import as_count, as_flag, check_between, shown
+from headfit._base.arguments import as_count, as_flag, as_positive, check_between, shown
 from headfit._base.positions import ROPE_BASE, as_frequencies, rope_frequencies
 from headfit._base.tolerances import Tolerances, as_tolerances, with_margin
 from headfit._base.types import ArrayLike, MaskLike
@@ -121,11 +121,7 @@ def filter(
         )
     frequencies, base = _frequencies(dim, base, inv_freq)
     stencil, mask = _stencil(pattern, n, as_flag(causal, "causal"), mask)
-    limit = (
-        math.log1p(tolerances.distortion) * 2.0**23
-        if max_norm is None
-        else check_between(max_norm, "max_norm", 0, math.inf)
-    )
+    limit = as_positive(max_norm, "max_norm") or math.log1p(tolerances.distortion) * 2.0**23
     filter_, least_norm = _shortest(frequencies, Demand(stencil, tolerances), limit)
     return RopeFilter(
         stencil=stencil, mask=mask, base=base, frequencies=frequencies, tolerances=tolerances,

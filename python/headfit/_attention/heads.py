@@ -23,7 +23,7 @@ from headfit._base.arrays import (
 )
 from headfit._base.masks import by_first_axes, core_mask
 from headfit._base.positions import alibi_slopes
-from headfit.errors import InputError
+from headfit.errors import InputError, input_errors
 
 
 def single_heads(attention: Attention) -> list[Attention]:
@@ -81,11 +81,8 @@ def over_heads(
     workers = 1 if one_at_a_time else max(1, min(threads, len(heads)))
 
     def work(place: tuple[int, ...], head: Attention) -> Any:
-        try:
+        with input_errors(f"head {', '.join(map(str, place))}", InputError):
             return function(head, num_threads=max(1, threads // workers))
-        except InputError as error:
-            where = ", ".join(str(p) for p in place)
-            raise type(error)(f"head {where}: {error}") from error
 
     results = np.empty(attention.lead, dtype=object)
     if workers == 1:

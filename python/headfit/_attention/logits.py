@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._base.arguments import as_number, check_between, shown
+from headfit._base.arguments import as_number, as_positive, shown
 from headfit._base.arrays import (
     as_array,
     as_contiguous,
@@ -137,8 +137,7 @@ def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.
     dtype, dim = computed_in(q, k), q.shape[-1]
     if max(q.shape[-2], k.shape[-2]) >= 2**31:
         raise InputError("Q and K must have fewer than 2**31 rows")
-    cap = options.softcap
-    softcap = 0.0 if cap is None else check_between(cap, "softcap", 0, math.inf)
+    softcap = as_positive(options.softcap, "softcap") or 0.0
     lead, shape = q.shape[:-2], (q.shape[-2], k.shape[-2])
     positions = as_positions(options.position, lead, shape, dim, dtype)
     if positions.bias is not None and options.bias is not None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.logits import Rows
 from headfit._base.display import Shown, data_frame, plain_dict
+from headfit._base.sparse import csr_of
 from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
 
 
@@ -129,12 +130,3 @@ def as_csr(columns: NDArray[np.int64], values: NDArray[Any], keys: int) -> sp.cs
     matrix = csr_of(values[present], columns[present], offsets, (columns.shape[0], keys))
     matrix.sort_indices()
     return matrix
-
-
-def csr_of(
-    values: NDArray[Any], columns: NDArray[Any], offsets: NDArray[Any], shape: tuple[int, int]
-) -> sp.csr_array:
-    """Return a matrix in CSR format, whose indices are in int32 where they fit."""
-    index = np.int32 if offsets[-1] < 2**31 else np.int64
-    parts = (values, columns.astype(index, copy=False), offsets.astype(index, copy=False))
-    return sp.csr_array(parts, shape=shape)

@@ -15,14 +15,13 @@ from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, OneHead, attention_in
 from headfit._attention.heads import over_heads
 from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
-from headfit._attention.of_rows import csr_of
 from headfit._base.arguments import as_choice, as_count, as_share, shown, thread_count
 from headfit._base.arrays import as_indices, as_stack, as_stored_array, is_sparse
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, plain_dict
 from headfit._base.machine import require_memory
 from headfit._base.masks import core_mask
-from headfit._base.sparse import checked_csr
+from headfit._base.sparse import checked_csr, csr_of
 from headfit._base.types import ArrayLike, Columns, Sparse
 from headfit.errors import HeadfitError, InputError
 

@@ -112,6 +112,11 @@ def check_between(value: float, name: str, low: float, high: float) -> float:
     return number
 
 
+def as_positive(value: Any, name: str) -> float | None:
+    """Return a positive finite number, or None as it is: an option that has no default."""
+    return None if value is None else check_between(value, name, 0, math.inf)
+
+
 def as_share(value: Any, name: str) -> float:
     """Return a share of a whole, a number in (0, 1], or raise an InputError."""
     share = as_number(value, name, "lie in (0, 1]")

@@ -10,7 +10,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from headfit._base.arguments import as_share, shown
-from headfit.errors import InputError, NonFiniteError
+from headfit.errors import InputError, NonFiniteError, input_errors
 
 FloatArray = NDArray[Any]
 
@@ -101,16 +101,12 @@ def as_array(x: Any, name: str) -> NDArray[Any]:
     if is_sparse(x):
         raise InputError(f"{name} must be a dense array; got a sparse {type(x).__name__}")
     if hasattr(x, "__dlpack__"):
-        try:
+        expected = f"{name} must be an array on the CPU of a dtype that NumPy knows"
+        with input_errors(expected, BufferError, RuntimeError, TypeError, ValueError):
             return np.from_dlpack(x)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{name} must be an array on the CPU of a dtype that NumPy knows: {error}"
-            ) from error
-    try:
+    expected = f"{name} must be an array"  # ragged lists are none
+    with input_errors(expected, ValueError, TypeError, OverflowError, RecursionError):
         return np.asarray(x)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # such as ragged lists
-        raise InputError(f"{name} must be an array: {error}") from error
 
 
 def as_stored_array(x: Any, name: str, *, ndim: int = 2) -> NDArray[Any]:

@@ -46,39 +46,43 @@ def file_error(name: str, path: str, problem: str, error: OSError) -> FileError:
 
 
 @contextmanager
+def file_errors(name: str, path: str, problem: str) -> Iterator[None]:
+    """Make errors of the system name the argument and its path, and say what is wrong with it."""
+    try:
+        yield
+    except InputError:
+        raise
+    except OSError as error:
+        raise file_error(name, path, problem, error) from error
+
+
+@contextmanager
 def opened(path: Any, name: str, otherwise: str) -> Iterator[IO[bytes]]:
     """Open an ordinary file for reading; raise a FileError at once for anything else.
 
     The message names the argument and says what such a path is not: `otherwise`, "is no saved fit".
     """
     text = as_path(path, name)
-    try:
+    with file_errors(name, text, otherwise):
         # Without O_NONBLOCK, opening a pipe that nobody writes to would block.
         handle = os.open(text, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError as error:
-        raise file_error(name, text, otherwise, error) from error
-    mode = os.fstat(handle).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(handle)
-        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
-        raise FileError(f"{name}: {text} {otherwise}: it is {kind}", filename=text)
-    with os.fdopen(handle, "rb") as stream:
-        try:
+        mode = os.fstat(handle).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(handle)
+            kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+            raise FileError(f"{name}: {text} {otherwise}: it is {kind}", filename=text)
+        with os.fdopen(handle, "rb") as stream:
             yield stream
-        except InputError:
-            raise
-        except OSError as error:
-            raise file_error(name, text, otherwise, error) from error
 
 
-def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "path") -> None:
-    """Call ``write(file)`` on a new file beside `path`, then rename it to `path`.
+def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "path") -> Path:
+    """Call ``write(file)`` on a new file beside `path`, rename it to `path`, and return that.
 
     The permissions of the file that is replaced stay. A link stays a link, and the file that it
     names is replaced.
     """
     target = Path(os.path.realpath(path))
-    try:
+    with file_errors(name, str(target), "cannot be written"):
         old = target.stat() if target.exists() else None
         if old is not None and not stat.S_ISREG(old.st_mode):
             raise FileError(f"{name}: {path} cannot be written: it is no ordinary file")
@@ -97,10 +101,7 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "pat
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-    except InputError:
-        raise
-    except OSError as error:
-        raise file_error(name, str(target), "cannot be written", error) from error
+    return path
 
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
@@ -109,8 +110,7 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
     for name, value in plain.items():
         if value.dtype.hasobject:
             raise InputError(f"{name} holds Python objects, which are not saved")
-    replace_file(path, lambda file: np.savez(file, **plain))  # type: ignore[arg-type]
-    return path
+    return replace_file(path, lambda file: np.savez(file, **plain))  # type: ignore[arg-type]
 
 
 def check_archive(stream: IO[bytes]) -> None:
@@ -178,8 +178,7 @@ def write_head(path: Any, arrays: Arrays, about: str, dtype: str) -> Path:
     """Write the arrays and the text of a fit in this dtype, in the format of the suffix."""
     suffix, target = suffix_of(path, "path"), Path(path)
     if suffix == ".npz":
-        save_arrays(target, {**arrays, "about": np.array(about)})
-        return target
+        return save_arrays(target, {**arrays, "about": np.array(about)})
     safetensors_package()
     from safetensors.numpy import save
 
@@ -192,5 +191,4 @@ def write_head(path: Any, arrays: Arrays, about: str, dtype: str) -> Path:
             array = narrow
         stored[name] = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     raw = save(stored, {METADATA: about})
-    replace_file(target, lambda file: file.write(raw))
-    return target
+    return replace_file(target, lambda file: file.write(raw))

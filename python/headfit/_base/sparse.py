@@ -121,6 +121,15 @@ def checked_csr(
     return csr
 
 
+def csr_of(
+    values: NDArray[Any], columns: NDArray[Any], offsets: NDArray[Any], shape: tuple[int, int]
+) -> sp.csr_array:
+    """Return a matrix in CSR format, whose indices are in int32 where they fit."""
+    index = np.int32 if offsets[-1] < 2**31 else np.int64
+    parts = (values, columns.astype(index, copy=False), offsets.astype(index, copy=False))
+    return sp.csr_array(parts, shape=shape)
+
+
 def _with_checked_indices(x: Any) -> Any:
     """Return a sparse matrix, in its format or as a coo_array, whose indices SciPy may trust."""
     if x.format in ("csr", "csc", "bsr"):

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 from headfit import _core
-from headfit._base.arguments import as_choice, as_flag, as_number, check_between, shown
+from headfit._base.arguments import as_choice, as_flag, as_number, as_positive, shown
 from headfit._base.arrays import DIGITS, FLOAT8, HALVES, HEAD_DTYPES, NARROW, check_dtype
-from headfit.errors import InputError
+from headfit.errors import InputError, input_errors
 
 FORMATS = ("float32", *HALVES)
 _ROUNDED = ("operands", "product", "scale_dtype", "logits", "bias", "weights")
@@ -245,15 +245,13 @@ def as_kernel(kernel: Any) -> Kernel:
             f"{', '.join(known)}; got {shown(kernel)}"
         )
     options = {key: value for key, value in kernel.items() if key != "name"}
-    try:
+    with input_errors("kernel", InputError):
         made = Kernel(**options)
         if not (name := kernel.get("name")):
             return made
         if made != (named := Kernel.named(name, weights=made.weights is not None)):
             raise InputError(f"name must be that of these options; got {shown(name)}")
         return named
-    except InputError as error:
-        raise InputError(f"kernel: {error}") from error
 
 
 def of_head(kernel: Any, dtype: Any, usual: str = "float32") -> tuple[Kernel, str]:
@@ -314,9 +312,7 @@ class Tolerances:
     def __post_init__(self) -> None:
         checked = {name: as_number(vars(self)[name], name) for name in ("leak", "distortion")}
         _core.Tolerances(**checked)  # which checks their ranges
-        if self.max_logit is not None:
-            checked["max_logit"] = check_between(self.max_logit, "max_logit", 0, math.inf)
-        vars(self).update(checked)
+        vars(self).update(checked, max_logit=as_positive(self.max_logit, "max_logit"))
 
     @property
     def logit_limit(self) -> float:

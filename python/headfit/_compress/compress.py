@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import Any, Unpack, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, HeadLike
+from headfit._attention.attention import HeadLike
 from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
 from headfit._base.arguments import as_count, as_generator, check_between
 from headfit._base.calls import standard_arithmetic
@@ -82,27 +83,21 @@ class Sizes:
         return [] if several else powers_of_two(largest)
 
     @cached_property
-    def chosen_by(self) -> list[Attention]:
-        """The passages that choose: those of validation; the fitted ones where there are none."""
-        return self.passages.part(self.parts.choosing)
-
-    @cached_property
-    def loss(self) -> _core.CompressLoss:
-        """The mean divergence on the calibration passages."""
-        return self._loss(self.passages.part(self.parts.calibration))
-
-    @cached_property
     def judge(self) -> _core.CompressLoss | None:
         """The mean divergence on the validation passages, where there are any."""
-        return self._loss(self.chosen_by) if self.parts.validation.size else None
+        places = self.parts.validation
+        return self._loss(places) if places.size else None
 
     @cached_property
     def family(self) -> FreeMaps:
-        """Closed forms, and the descent from them."""
-        return FreeMaps(self.passages, self.loss)
+        """Closed forms, and the descent from them, for the calibration passages."""
+        return FreeMaps(self.passages, self._loss(self.parts.calibration))
 
-    def _loss(self, passages: Sequence[Attention]) -> _core.CompressLoss:
-        return _core.CompressLoss([a.core for a in passages], self.running.threads)
+    def _loss(self, places: NDArray[np.intp]) -> _core.CompressLoss:
+        """Return the mean divergence on some passages."""
+        return _core.CompressLoss(
+            [a.core for a in self.passages.part(places)], self.running.threads
+        )
 
     def fit(self, dim: int) -> MapsOfSize:
         """Return the maps of a size.
@@ -159,11 +154,12 @@ class Sizes:
         return MapsOfSize(maps, kl[1], candidates, taken, distances[taken], report)
 
     def _value(self, maps: Maps) -> float:
-        return self.loss.value(maps, self.running.threads)
+        return self.family.loss.value(maps, self.running.threads)
 
-    def _judged(self, maps: Maps, passages: Sequence[Attention] | None = None) -> Closeness:
-        """Return how close stored maps are on the passages that choose, or on others."""
-        return judged(passages or self.chosen_by, self._stored(maps), self.running.threads)
+    def _judged(self, maps: Maps, places: NDArray[np.intp] | None = None) -> Closeness:
+        """Return how close stored maps are on some passages: on those that choose by default."""
+        passages = self.passages.part(self.parts.choosing if places is None else places)
+        return judged(passages, self._stored(maps), self.running.threads)
 
     def _stored(self, maps: Maps) -> StoredMaps:
         return StoredMaps.of(maps, self.passages.lead, self.running.dtype)
@@ -171,12 +167,12 @@ class Sizes:
     def result(self, tv: float | None) -> Compressed:
         """Read the held-out passages, and return the maps with curves of all sizes."""
         begun, dim = time.perf_counter(), self.dim
-        held_out, parts, size = self.passages.part(self.parts.held_out), self.parts, self.tried[dim]
+        parts, size = self.parts, self.tried[dim]
         curves: dict[str, dict[int, Closeness]] = {}
         for d, of_size in sorted(self.tried.items()):
             for name, maps in {**of_size.candidates, "taken": of_size.maps}.items():
                 if not name.startswith(SMALLER):
-                    curves.setdefault(name, {})[d] = self._judged(maps, held_out)
+                    curves.setdefault(name, {})[d] = self._judged(maps, parts.held_out)
         closeness = curves["taken"][dim]
         return Compressed(
             **self._stored(size.maps)._asdict(),

@@ -12,7 +12,7 @@ from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_generator, as_number, check_between, shown
 from headfit._base.arrays import as_array, as_stored_array, check_finite, is_sparse
 from headfit._base.positions import Positions, Rotary, as_positions, as_rotary
-from headfit.errors import InputError
+from headfit.errors import InputError, input_errors
 
 FORMS = "pairs (Q, K), Attentions, or an array of the queries of all passages with K beside it"
 
@@ -32,10 +32,8 @@ def of_each(
         raise InputError("passages must not be an empty mapping")
     made: dict[Any, Made] = {}
     for name, own in passages.items():
-        try:
+        with input_errors(f"{what} {named(name)}", InputError):
             made[name] = make(own)
-        except InputError as error:
-            raise type(error)(f"{what} {named(name)}: {error}") from error
     return made
 
 
@@ -117,10 +115,8 @@ def attentions_of(passages: Any, K: Any, options: LogitOptions) -> list[Attentio
         if not is_pair and attention_in(passage) is None:
             raise InputError(f"passages must be {FORMS}; passage {i} is {shown(passage)}")
         pair = passage if is_pair else (passage, None)
-        try:
+        with input_errors(f"passage {i}", InputError):
             attentions.append(Attention.of(*pair, **_of_passage(options, i, len(passages))))
-        except InputError as error:
-            raise InputError(f"passage {i}: {error}") from error
     return attentions
 
 

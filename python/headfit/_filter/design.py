@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -58,13 +58,12 @@ class Shape:
 Either = TypeVar("Either", "Layout", "Modulated")
 
 
-def _changed(layout: Either, options: Mapping[str, Sequence[float]]) -> Iterator[Either]:
+def _changed(layout: Either, options: Mapping[str, Sequence[Any]]) -> Iterator[Either]:
     """Yield layouts in which one number has another of the values that it may have."""
     for name, values in options.items():
         for value in values:
             if value != getattr(layout, name):
-                number: dict[str, Any] = {name: value}
-                yield replace(layout, **number)
+                yield replace(layout, **{name: value})
 
 
 @dataclass(frozen=True)
@@ -184,7 +183,10 @@ class Modulated:
         return frequencies[(frequencies > 0) & (frequencies <= np.pi)]
 
 
-def first_layouts(shape: Shape, count: int) -> list[Layout | Modulated]:
+Tried: TypeAlias = Layout | Modulated
+
+
+def first_layouts(shape: Shape, count: int) -> list[Tried]:
     """Return layouts that are likely to suit a stencil."""
     octaves = math.log2(max(1.0, shape.reach / (shape.width * shape.spacing)))
     plain = Layout(lows=min(round(octaves / OCTAVES), max(count // 3, 1)))
@@ -232,48 +234,40 @@ def design(
     """
     if dim < 2:
         return None
-    shape = Shape.of(demand.stencil)
-    starts = first_layouts(shape, dim // 2)
-    solved = _search(demand, shape, starts, dim // 2, max_norm, deadline)
+    shape, stencil = Shape.of(demand.stencil), demand.stencil
+    even, starts = stencil.is_symmetric, first_layouts(shape, dim // 2)
+
+    def searched(demand: Demand, starts: Sequence[Tried]) -> tuple[Solved, Tried] | None:
+        """Return the best filter that is found by changing one number of a layout at a time."""
+        best: tuple[Solved, Tried] | None = None
+        seen: set[bytes] = set()
+        waiting: list[Tried] = [*starts, *starts[0].neighbours(shape)]
+        while waiting and time.perf_counter() < deadline:
+            layout = waiting.pop(0)
+            frequencies = layout.frequencies(stencil, shape, dim // 2)
+            if frequencies is None or frequencies.tobytes() in seen:
+                continue
+            seen.add(frequencies.tobytes())
+            limit = max_norm if best is None else best[0].filter.norm * ENOUGH
+            if math.isfinite(limit) and is_out_of_reach(frequencies, demand, limit, even):
+                continue
+            solved = solve(frequencies, demand, norm_limit=limit, directions=COARSE, even=even)
+            if solved is not None and solved.meets and solved.filter.norm < limit:
+                best = solved, layout
+                waiting = list(layout.neighbours(shape))
+        return best
+
+    solved = searched(demand, starts)
     if solved is None and demand.tolerances.max_logit is not None:
         # A bound on the logits leaves few layouts: begin with one that is good without it.
-        free = Demand(demand.stencil, replace(demand.tolerances, max_logit=None))
-        near = _search(free, shape, starts, dim // 2, max_norm, deadline)
-        solved = near and _search(demand, shape, [near[1]], dim // 2, max_norm, deadline)
+        free = Demand(stencil, replace(demand.tolerances, max_logit=None))
+        near = searched(free, starts)
+        solved = near and searched(demand, [near[1]])
     if solved is None:
         return None
     best = _moved(solved[0], demand, moves, deadline)
-    final = solve(best.filter.frequencies, demand, best.offsets, even=demand.stencil.is_symmetric)
+    final = solve(best.filter.frequencies, demand, best.offsets, even=even)
     return final if final is not None and final.meets else best
-
-
-def _search(
-    demand: Demand,
-    shape: Shape,
-    starts: Sequence[Layout | Modulated],
-    count: int,
-    max_norm: float,
-    deadline: float,
-) -> tuple[Solved, Layout | Modulated] | None:
-    """Return the best filter that is found by changing one number of a layout at a time."""
-    best: tuple[Solved, Layout | Modulated] | None = None
-    seen: set[bytes] = set()
-    waiting: list[Layout | Modulated] = [*starts, *starts[0].neighbours(shape)]
-    while waiting and time.perf_counter() < deadline:
-        layout = waiting.pop(0)
-        frequencies = layout.frequencies(demand.stencil, shape, count)
-        if frequencies is None or frequencies.tobytes() in seen:
-            continue
-        seen.add(frequencies.tobytes())
-        limit = max_norm if best is None else best[0].filter.norm * ENOUGH
-        even = demand.stencil.is_symmetric
-        if math.isfinite(limit) and is_out_of_reach(frequencies, demand, limit, even):
-            continue
-        solved = solve(frequencies, demand, norm_limit=limit, directions=COARSE, even=even)
-        if solved is not None and solved.meets and solved.filter.norm < limit:
-            best = solved, layout
-            waiting = list(layout.neighbours(shape))
-    return best
 
 
 def _moved(start: Solved, demand: Demand, steps: int, deadline: float) -> Solved:

@@ -138,10 +138,8 @@ def is_out_of_reach(frequencies: Floats, demand: Demand, norm_limit: float, even
     infeasible, after many iterations. True is the solver's word, good enough to leave frequencies
     out of a search; False proves nothing.
     """
-    inside, outside = (
-        _sampled(demand.stencil.offsets, FEW_INSIDE),
-        _sampled_others(demand, FEW_OUTSIDE),
-    )
+    inside = _sampled(demand.stencil.offsets, FEW_INSIDE)
+    outside = _sampled_others(demand, FEW_OUTSIDE)
     limits = Limits.of(demand, *_sided(even, inside, outside, outside[:0]))
     # The program allows a smaller norm than it is given, since amplitudes seem smaller than they
     # are in few directions. Here no filter within the limit may be missed.

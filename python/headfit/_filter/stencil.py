@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._base.masks import as_window
-from headfit._target.target import Blocks, Target, normalized, with_matrix
+from headfit._target.target import Blocks, Target, with_matrix
 from headfit.errors import InputError
 
 # By how much the logarithm of a weight may differ from that of its offset.
@@ -139,8 +139,7 @@ def whole_target(target: Target, stencil: Stencil) -> _core.Target:
     whole: Any = sp.csr_array(sp.diags_array(attends) @ inside)
     whole.eliminate_zeros()
     whole.sort_indices()
-    offsets, columns = whole.indptr.astype(np.int64), whole.indices.astype(np.int32)
-    return _core.Target(offsets, columns, normalized(whole).data, target.core.mask)
+    return with_matrix(target, whole).core
 
 
 def entries(target: Target, full: Flags, left_out: Flags) -> tuple[Offsets, Offsets, Floats]:

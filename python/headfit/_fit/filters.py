@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from headfit import _core
-from headfit._base.arguments import as_count
+from headfit._base.arguments import as_count, as_positive
 from headfit._base.arrays import DIGITS, FloatArray, round_to
 from headfit._base.calls import calls_until
 from headfit._base.machine import require_memory
@@ -34,7 +34,7 @@ from headfit._fit.head import (
     with_narrow_queries,
 )
 from headfit._fit.learned import Learned, learned, likely_dim, norm_limit
-from headfit._fit.method import Attempt, Method, Patience, as_max_norm, bisected, check_norm
+from headfit._fit.method import Attempt, Method, Patience, bisected, check_norm
 from headfit._fit.result import Search
 from headfit.errors import InputError
 
@@ -119,7 +119,7 @@ class Toeplitz(Method):
                 raise InputError(f"frequencies must lie in (0, pi]; got {array[outside][0]:.6g}")
             array.flags.writeable = False
             vars(self).update(frequencies=array)
-        vars(self).update(max_norm=as_max_norm(self.max_norm))
+        vars(self).update(max_norm=as_positive(self.max_norm, "max_norm"))
 
     def check(self, problem: Problem, dim: int | None) -> int | None:
         """Return the size of the head, or that of the frequencies or of the module."""

@@ -15,7 +15,7 @@ from headfit import bounds
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.module import SelfAttention
 from headfit._attention.sparsify import as_exempt
-from headfit._base.arguments import as_count, as_flag, check_between, seed_from, shown, thread_count
+from headfit._base.arguments import as_count, as_flag, as_positive, seed_from, shown, thread_count
 from headfit._base.arrays import round_to
 from headfit._base.calls import calls_until, standard_arithmetic, tqdm_class
 from headfit._base.machine import require_memory
@@ -186,8 +186,7 @@ def fit(
     tolerances = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
     kernel, dtype = of_head(kernel, dtype)
     tolerances.check_storable(dtype)
-    if time_limit is not None:
-        time_limit = check_between(time_limit, "time_limit", 0, math.inf)
+    time_limit = as_positive(time_limit, "time_limit")
     size = None if dim is None else as_count(dim, "dim", 1)
     check_module(module, size, dtype, scale)
     seed, threads = seed_from(rng), thread_count(num_threads)

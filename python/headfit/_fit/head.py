@@ -284,10 +284,7 @@ class Head:
 
 
 def with_narrow_queries(
-    problem: Problem,
-    head: Head,
-    target: _core.Target | None = None,
-    max_norm: float | None = None,
+    problem: Problem, head: Head, target: _core.Target | None = None, max_norm: float | None = None
 ) -> Head:
     """Round queries to the format of the problem, so that the errors of their coordinates cancel.
 

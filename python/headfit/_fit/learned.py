@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._base.arguments import as_count, check_callable, shown
+from headfit._base.arguments import as_count, as_positive, check_callable, shown
 from headfit._base.arrays import DIGITS, FloatArray, as_contiguous, as_float_array
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
 from headfit._fit.head import Ending, Head, Problem, tightened
-from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, galloped
+from headfit._fit.method import Attempt, Method, Patience, check_norm, galloped
 from headfit._fit.result import Search
 from headfit._target.target import Target
-from headfit.errors import InputError
+from headfit.errors import InputError, input_errors
 
 # Steps before the first quench, unless a shorter hold has already found the keys. Where a quench
 # comes too early, later ones follow at 1.4 times the steps.
@@ -133,7 +133,7 @@ class Learned(Method):
             reheats=as_count(self.reheats, "reheats", 0, 10**9),
             stages=as_count(self.stages, "stages", 1, MOST_STAGES),
             init=None if self.init is None else _as_start(self.init),
-            max_norm=as_max_norm(self.max_norm),
+            max_norm=as_positive(self.max_norm, "max_norm"),
         )
 
     def check(self, problem: Problem, dim: int | None) -> int | None:
@@ -218,10 +218,8 @@ def doublings(n: int) -> float:
 
 def _as_start(init: Any) -> Start:
     """Return copies of a pair of matrices as finite float32 arrays of one shape."""
-    try:
+    with input_errors("init must be a pair (Q, K) of matrices", TypeError, ValueError):
         q, k = (np.array(as_float_array(x, "init", ndim=0), dtype=np.float32) for x in init)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"init must be a pair (Q, K) of matrices: {error}") from error
     for name, x in (("Q", q), ("K", k)):
         if x.ndim != 2 or x.shape[1] < 1 or x.shape != q.shape:
             raise InputError(

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._base.arguments import as_choice, as_count, seed_from, shown
+from headfit._base.arguments import as_choice, as_count, as_positive, seed_from, shown
 from headfit._base.arrays import FloatArray, as_float_dtype, as_matrix, check_finite, round_to
 from headfit._base.calls import calls_until, standard_arithmetic
 from headfit._base.machine import require_memory
 from headfit._base.types import Seed
 from headfit._cluster.cluster import hold, row_blocks, run_blocks
 from headfit._fit.head import Ending, Head, Problem, tightened, with_narrow_queries
-from headfit._fit.method import Attempt, Method, Patience, as_max_norm, bisected, check_norm
+from headfit._fit.method import Attempt, Method, Patience, bisected, check_norm
 from headfit._fit.result import Search
 from headfit._target.target import Target
 from headfit._target.witnesses import FaceWitness, FarkasWitness, Multiplier
@@ -205,7 +205,7 @@ class MaxMargin(Method):
             )
         if not isinstance(keys, (str, KeyTable)):
             keys = KeyTable(keys)
-        vars(self).update(keys=keys, max_norm=as_max_norm(self.max_norm))
+        vars(self).update(keys=keys, max_norm=as_positive(self.max_norm, "max_norm"))
 
     def check(self, problem: Problem, dim: int | None) -> int | None:
         """Return the size of the head, or that of the keys or of the module."""

@@ -3,13 +3,11 @@
 A method has four functions and a name; `fit` knows methods only by these.
 """
 
-import math
 import time
 from collections.abc import Callable, Generator
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from headfit import bounds
-from headfit._base.arguments import check_between
 from headfit._base.machine import available_memory
 from headfit._fit.head import Head, Problem
 from headfit._fit.result import Search, Trial
@@ -130,11 +128,6 @@ class Method(Protocol):
         None, the default, stands for the usual sentences.
         """
         return None
-
-
-def as_max_norm(max_norm: Any) -> float | None:
-    """Return a checked bound on scale * max ||q|| * max ||k||; None is no bound."""
-    return None if max_norm is None else check_between(max_norm, "max_norm", 0, math.inf)
 
 
 def check_norm(max_norm: float | None, problem: Problem) -> None:

@@ -352,12 +352,10 @@ def advice(fit: Fit, head: Head, of_method: str | None, notes: Sequence[str]) ->
     elif stopped == "callback":
         meaning = f"The callback ended the fit {cut}."
     elif proved is not None and proved.dim > head.dim:
-        size, wider = (
-            f"size {head.dim}",
-            f"dim={proved.dim} or more, or for a wider leak or distortion",
-        )
-        if proved.impossible:
-            size, wider = "any size", "a wider leak or max_logit"
+        size, wider = "any size", "a wider leak or max_logit"
+        if not proved.impossible:
+            size = f"size {head.dim}"
+            wider = f"dim={proved.dim} or more, or for a wider leak or distortion"
         meaning = (
             f"It is proved that no head of {size} meets these tolerances: {proved.reason}. Ask for "
             f"{wider}."

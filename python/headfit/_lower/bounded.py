@@ -49,10 +49,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headfit._base.arguments import as_flag, check_between
+from headfit._base.arguments import as_flag, as_positive
 from headfit._base.tolerances import Tolerances
 from headfit._lower import exact
-from headfit._lower.problem import KINDS, Kind, Visibility, Witness, are_places, support_of
+from headfit._lower.problem import Visibility, Witness
+from headfit._lower.supports import KINDS, Kind, are_places, support_of
 from headfit._target.target import Target
 from headfit.errors import InputError
 
@@ -69,9 +70,7 @@ class Limits:
     masked_logits: bool = False
 
     def __post_init__(self) -> None:
-        bounds = {"max_norm": self.max_norm, "max_logit": self.max_logit}
-        given = {name: x for name, x in bounds.items() if x is not None}
-        checked = {name: check_between(x, name, 0, math.inf) for name, x in given.items()}
+        checked = {name: as_positive(vars(self)[name], name) for name in ("max_norm", "max_logit")}
         vars(self).update(checked, masked_logits=as_flag(self.masked_logits, "masked_logits"))
         if self.masked_logits and self.max_logit is None:
             raise InputError(

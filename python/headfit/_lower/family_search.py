@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from headfit import _core
 from headfit._base.calls import calls_until
 from headfit._lower.bounded import Apart, Facts, Groups, Limits, Separated, needed
-from headfit._lower.problem import Candidate, Ints, Kind, Problem, line, off_diagonal
+from headfit._lower.problem import Candidate, Problem
+from headfit._lower.supports import Ints, Kind, line, off_diagonal
 
 MOST_PAIRS = 8_000_000  # bound on the entries of a table of the rows that share a column
 HEAVY = 8  # Columns with so many times the mean of entries may be left out of groups

@@ -56,18 +56,8 @@ import scipy.sparse as sp
 from headfit import _core
 from headfit._base.tolerances import Tolerances
 from headfit._lower.exact import log_below
-from headfit._lower.problem import (
-    Ints,
-    Problem,
-    Proof,
-    Visibility,
-    Witness,
-    are_places,
-    line,
-    off_diagonal,
-    stored,
-    support_of,
-)
+from headfit._lower.problem import Problem, Proof, Visibility, Witness
+from headfit._lower.supports import Ints, are_places, line, off_diagonal, stored, support_of
 from headfit._target.target import Target
 
 BITS = 40  # What is added up are multiples of 2**-BITS, as integers

@@ -201,14 +201,13 @@ def lower(
     seconds = check_between(time_limit, "time_limit", 0, math.inf)
     target = as_target(A, mask=mask)
     problem = Problem.of(target, tolerances, seconds, as_generator(rng))
-    of_bounded = bounded(problem, limits) if limits.any else []
     candidates = (
         best_proof("order of the keys", problem.within(0.4), order_proofs),
         best_proof("hull of the keys", problem.within(0.5), hull_proofs),
         best_proof("weights of a block", problem.within(0.3), weight_proofs),
         *traces(problem, "columns"),
         *traces(problem, "rows"),
-        *of_bounded,
+        *(bounded(problem, limits) if limits.any else ()),
     )
     trivial = Candidate("trivial", 1, "proved", "a head has at least one dimension")
     best = max(trivial, *candidates, key=lambda c: c.dim or 0)

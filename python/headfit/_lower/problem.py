@@ -5,54 +5,19 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from headfit._base.arrays import is_sparse
 from headfit._base.calls import calls_until
 from headfit._base.masks import allowed_places, as_allowed, as_window
 from headfit._base.tolerances import Tolerances
+from headfit._lower.supports import Bools, Ints, line
 from headfit._target.target import Target
 
 MOST_RECTANGLES = 6
-
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.intp]
-Kind = Literal["rows", "columns"]
-KINDS = get_args(Kind)
-
-
-def line(m: sp.csr_array | sp.csc_array, at: int) -> Any:
-    """Return the columns stored in a row of a csr_array, or the rows in a column of a csc_array."""
-    return m.indices[m.indptr[at] : m.indptr[at + 1]]
-
-
-def stored(table: Any) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
-    """Return a csr_array as the core reads it: offsets of rows, sorted columns, how many."""
-    table.sort_indices()
-    return table.indptr.astype(np.int64), table.indices.astype(np.int32), table.shape[1]
-
-
-def off_diagonal(m: Any) -> sp.csr_array:
-    """Return a square matrix without its diagonal, which is changed."""
-    m.setdiag(0)
-    m.eliminate_zeros()
-    return sp.csr_array(m)
-
-
-def support_of(target: Target, i: int) -> dict[int, float]:
-    """Return the columns and weights of one row, in a form for the checks of witnesses."""
-    m = target.matrix
-    start, stop = m.indptr[i], m.indptr[i + 1]
-    return dict(zip(m.indices[start:stop].tolist(), m.data[start:stop].tolist(), strict=True))
-
-
-def are_places(n: int, *families: tuple[int, ...]) -> bool:
-    """Return whether the numbers of each family are distinct and in the range 0 ... n - 1."""
-    return all(len(set(f)) == len(f) and all(0 <= x < n for x in f) for f in families)
 
 
 class Visibility:

@@ -47,21 +47,8 @@ import scipy.sparse as sp
 
 from headfit import _core
 from headfit._base.tolerances import Tolerances
-from headfit._lower.problem import (
-    KINDS,
-    Candidate,
-    Ints,
-    Kind,
-    Problem,
-    Proof,
-    Visibility,
-    Witness,
-    are_places,
-    best_proof,
-    line,
-    stored,
-    support_of,
-)
+from headfit._lower.problem import Candidate, Problem, Proof, Visibility, Witness, best_proof
+from headfit._lower.supports import KINDS, Ints, Kind, are_places, line, stored, support_of
 from headfit._target.target import Target
 
 PAIRS_LIMIT = 6_000_000  # bound on the work of counting the points that two sets share

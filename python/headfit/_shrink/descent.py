@@ -16,13 +16,8 @@ import numpy as np
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._attention.heads import (
-    allowed_entries,
-    core_target_of,
-    head_to_match,
-    target_matrix,
-)
-from headfit._base.arguments import as_count, check_between, check_callable, seed_from, thread_count
+from headfit._attention.heads import allowed_entries, core_target_of, head_to_match, target_matrix
+from headfit._base.arguments import as_count, as_positive, check_callable, seed_from, thread_count
 from headfit._base.arrays import (
     FloatArray,
     as_array,
@@ -37,6 +32,8 @@ from headfit._base.masks import core_mask
 from headfit._base.types import Seed
 from headfit._fit.head import Head
 from headfit._fit.learned import effort_steps
+from headfit._fit.method import doubled, tried
+from headfit._fit.result import Trial
 
 # The most steps, and the relative decrease of the loss over ten steps below which the descent
 # ends.
@@ -95,9 +92,7 @@ class Running:
         dtype = check_dtype(dtype)
         effort_steps(effort, EFFORTS, least=0)
         check_callable(callback, "callback")
-        deadline = math.inf
-        if time_limit is not None:
-            deadline = time.perf_counter() + check_between(time_limit, "time_limit", 0, math.inf)
+        deadline = time.perf_counter() + (as_positive(time_limit, "time_limit") or math.inf)
         return cls(dtype, effort, deadline, callback, seed_from(rng), thread_count(num_threads))
 
     @property
@@ -313,19 +308,15 @@ def smallest_size(
 
     Sizes are doubled from the least, which is the cheapest to fit, and then bisected.
     """
-    low, high = 0, 1
-    while not is_close(high):
-        if high == largest:
-            return None, high, "no size is close enough"
-        if running.seconds_left <= 0:
-            return None, high, "the time limit"
-        low, high = high, min(2 * high, largest)
-    while high - low > 1:
-        if running.seconds_left <= 0:
-            return high, high, "the time limit"
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_close(middle) else (middle, high)
-    return high, high, "bisected to neighbouring sizes"
+
+    def attempt(dim: int, _brief: bool) -> Trial:
+        return Trial(dim, is_close(dim), math.nan, math.nan, math.nan)
+
+    search = tried(doubled(1, largest, "of all sizes"), attempt, running.deadline)
+    ended = search.stopped
+    if search.dim is None and not search.was_cut:
+        ended = "no size is close enough"
+    return search.dim, search.trials[-1].dim, ended
 
 
 def checked_sizes(sizes: Any, name: str, largest: int) -> list[int]:

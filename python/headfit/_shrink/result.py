@@ -245,11 +245,7 @@ class Comparison(Shown):
 
 @standard_arithmetic()
 def compare(
-    target: HeadLike,
-    attention: HeadLike,
-    *,
-    mask: MaskLike = None,
-    num_threads: int | None = None,
+    target: HeadLike, attention: HeadLike, *, mask: MaskLike = None, num_threads: int | None = None
 ) -> Comparison:
     """Compare attention with a dense target, row by row, in float64.
 

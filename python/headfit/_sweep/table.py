@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.display import Pictured, data_frame
-from headfit._base.files import as_path, file_error, opened
+from headfit._base.files import as_path, file_error, file_errors, opened
 from headfit._sweep.work import DEFAULTS, Record, Task, point_key
-from headfit.errors import FileError, InputError, MissingFileError
+from headfit.errors import FileError, MissingFileError
 
 START = b'{"key": "'
 """How every line begins."""
@@ -72,7 +72,7 @@ class Table:
     def write(self, record: Record) -> None:
         """Add a record; it is on the disk when this returns, or the file is as it was."""
         line = self._gap + json.dumps(record).encode("ascii") + b"\n"
-        with _naming(self.path):
+        with file_errors("path", str(self.path), "cannot be written"):
             self._append(line)
         self._end, self._gap = self._end + len(line), b""
         self.records[record["key"]] = record
@@ -92,15 +92,17 @@ class Table:
     @contextlib.contextmanager
     def writing(cls, path: Path) -> Iterator[Self]:
         """Open the table at a path for writing, by one sweep at a time; it is made if need be."""
-        with _naming(path):
+        with file_errors("path", str(path), "cannot be written"):
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            with _naming(path):
+            with file_errors("path", str(path), "cannot be written"):
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError as error:  # some file systems have no locks
-                    if isinstance(error, BlockingIOError):
-                        raise
+                except BlockingIOError as error:
+                    problem = "is being written by another sweep"
+                    raise file_error("path", str(path), problem, error) from error
+                except OSError:  # some file systems have no locks
+                    pass
                 table = cls(path)
                 table._handle = handle
                 os.ftruncate(handle, table._end)
@@ -123,19 +125,6 @@ def point_of(record: Record) -> dict[str, Any]:
     """Return the point of a record: what stands between its key and its work."""
     names = list(record)
     return {name: record[name] for name in names[1 : names.index("work")]}
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Make errors of the file system name the file."""
-    try:
-        yield
-    except InputError:
-        raise
-    except OSError as error:
-        is_locked = isinstance(error, BlockingIOError)
-        problem = "is being written by another sweep" if is_locked else "cannot be written"
-        raise file_error("path", str(path), problem, error) from error
 
 
 def open_tasks(tasks: Iterable[Task], table: Table, retry_failed: bool) -> list[Task]:

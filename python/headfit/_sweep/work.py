@@ -34,8 +34,9 @@ from headfit._build import VERSION
 from headfit._fit.fit import fit
 from headfit._fit.method import Method
 from headfit._fit.registry import METHODS
-from headfit.errors import InputError
-from headfit.patterns._build import MOST_TOKENS, Boundary, Style
+from headfit.errors import InputError, input_errors
+from headfit.patterns._build import Style
+from headfit.patterns._types import MOST_TOKENS, Boundary
 
 Record = dict[str, Any]
 Function = Callable[..., Mapping[str, Any]]
@@ -88,10 +89,8 @@ class Work:
         for name in (THREADS, *OWN_NAMES):
             if name in point:
                 raise InputError(f"{name} must not be part of a point: the sweep itself has it")
-        try:
+        with input_errors(f"the point does not suit {self.name}", TypeError):
             inspect.signature(self.function).bind(**point, **self.with_threads(1))
-        except TypeError as error:
-            raise InputError(f"the point does not suit {self.name}: {error}") from error
         return point
 
 
@@ -116,10 +115,8 @@ def tasks_of(points: Any, work: Work) -> list[Task]:
     for i, said in enumerate(points):
         if not isinstance(said, Mapping):
             raise InputError(f"points[{i}] must be a dict; got {shown(said)}")
-        try:
+        with input_errors(f"points[{i}]", InputError):
             point = work.checked({str(n): canonical(v, f"{n}") for n, v in said.items()})
-        except InputError as error:
-            raise InputError(f"points[{i}]: {error}") from error
         key = point_key(work.name, work.version, point)
         tasks.setdefault(key, Task(key, point, work))
     if not tasks:

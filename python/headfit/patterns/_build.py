@@ -5,7 +5,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, get_args
+from typing import Any, Self, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +13,10 @@ from scipy import sparse
 
 from headfit._base.arguments import as_choice, as_count, as_finite, as_generator
 from headfit._base.machine import require_memory
-from headfit._base.types import Seed as Seed
+from headfit._base.sparse import csr_of
+from headfit.patterns._types import MOST_TOKENS, Boundary, Floats, Ints, Pattern, Seed
 
-Weights: TypeAlias = Literal["uniform", "random"]
-Boundary: TypeAlias = Literal["clip", "wrap"]
-Pattern: TypeAlias = "sparse.csr_array[np.float64, tuple[int, int]]"
-Ints: TypeAlias = "NDArray[np.signedinteger[Any]]"
-Floats: TypeAlias = NDArray[np.float64]
-Flags: TypeAlias = NDArray[np.bool_]
 Made = TypeVar("Made", bound=Callable[..., Pattern])
-
-MOST_TOKENS = np.iinfo(np.int32).max
 
 # What the docstring of a pattern says of these arguments, where it says nothing itself.
 DESCRIBED = {
@@ -46,14 +39,6 @@ InputError
     For an argument out of range, or a pattern that does not fit in memory.
 
 """
-
-
-class Weighting(TypedDict, total=False):
-    """The keyword arguments that all patterns take, those of `Style.of`."""
-
-    weights: Weights | None
-    gamma: float
-    rng: Seed
 
 
 @dataclass(frozen=True)
@@ -174,10 +159,7 @@ def weighted(support: Any, style: Style, log_weights: Floats | None = None) -> P
 
 def csr(values: NDArray[Any], columns: Ints, starts: Ints) -> Pattern:
     """Return a canonical matrix; row ``i`` has the columns ``columns[starts[i]:starts[i + 1]]``."""
-    n = len(starts) - 1
-    index = np.int32 if len(columns) <= MOST_TOKENS else np.int64
-    parts: Any = (values, columns.astype(index, copy=False), starts.astype(index, copy=False))
-    matrix: Pattern = sparse.csr_array(parts, shape=(n, n))
+    matrix: Pattern = csr_of(values, columns, starts, (len(starts) - 1,) * 2)
     matrix.has_canonical_format = True
     return matrix
 

@@ -12,19 +12,8 @@ from headfit import _core
 from headfit._base.arguments import as_count, as_flag, as_generator, seed_from
 from headfit._base.sparse import as_csr
 from headfit.errors import InputError, TargetError
-from headfit.patterns._build import (
-    MOST_TOKENS,
-    Boundary,
-    Ints,
-    Pattern,
-    Seed,
-    Weighting,
-    check_entries,
-    from_edges,
-    from_rows,
-    pattern,
-    token_numbers,
-)
+from headfit.patterns._build import check_entries, from_edges, from_rows, pattern, token_numbers
+from headfit.patterns._types import MOST_TOKENS, Boundary, Ints, Pattern, Seed, Weighting
 
 
 @pattern

@@ -9,21 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headfit import _core
-from headfit._base.arguments import as_choice, as_count, check_between, thread_count
+from headfit._base.arguments import as_choice, as_count, as_positive, thread_count
 from headfit._base.arrays import as_array
 from headfit.errors import InputError, TargetError
-from headfit.patterns._build import (
-    Floats,
-    Ints,
-    Pattern,
-    Seed,
-    Style,
-    Weighting,
-    check_entries,
-    csr,
-    pattern,
-    weighted,
-)
+from headfit.patterns._build import Style, check_entries, csr, pattern, weighted
+from headfit.patterns._types import Floats, Ints, Pattern, Seed, Weighting
 
 
 @pattern
@@ -121,8 +111,7 @@ def knn(
     cap = n if per_column is None else as_count(per_column, "per_column", 1)
     as_choice(on_short, "on_short", ("raise", "fewer"))
     style = Style.of(weights, gamma, rng, ("uniform", "random", "gaussian"))
-    if bandwidth is not None:
-        bandwidth = check_between(bandwidth, "bandwidth", 0, np.inf)
+    bandwidth = as_positive(bandwidth, "bandwidth")
     if cap < k and on_short == "raise":
         raise InputError(f"per_column must be at least k = {k}; got {cap} (all rows need k)")
     check_entries((4 if cap >= n - 1 else 8) * n * k, n)

@@ -18,18 +18,9 @@ from headfit._base.arguments import as_count, shown
 from headfit._base.arrays import BFLOAT16, BLOCK, as_array, is_sparse, widened
 from headfit._base.masks import additive_entries
 from headfit._base.sparse import checked_csr
-from headfit.errors import InputError, TargetError
-from headfit.patterns._build import (
-    MOST_TOKENS,
-    Flags,
-    Ints,
-    Pattern,
-    Weighting,
-    check_entries,
-    csr,
-    pattern,
-    row_starts,
-)
+from headfit.errors import InputError, TargetError, input_errors
+from headfit.patterns._build import check_entries, csr, pattern, row_starts
+from headfit.patterns._types import MOST_TOKENS, Flags, Ints, Pattern, Weighting
 
 FLEX_ATTENTION = "torch.nn.attention.flex_attention"
 FORMS = (
@@ -40,11 +31,7 @@ FORMS = (
 
 @pattern
 def from_mask(
-    mask: Any,
-    *,
-    batch: int | None = None,
-    head: int | None = None,
-    **style: Unpack[Weighting],
+    mask: Any, *, batch: int | None = None, head: int | None = None, **style: Unpack[Weighting]
 ) -> Pattern:
     """Return the pattern of a mask: each token attends to all keys that the mask allows.
 
@@ -218,10 +205,9 @@ def _as_scipy(mask: Any, entry: tuple[int, ...]) -> Any:
             "mask must have the layout COO without dense axes, CSR, CSC or BSR where it is a "
             f"sparse tensor; got {mask.layout}, of shape {tuple(mask.shape)}"
         )
-    try:
+    # PyTorch leaves the parts unchecked.
+    with input_errors("mask must be a valid sparse tensor", ValueError, TypeError, IndexError):
         return getattr(sp, f"{layout}_array")(parts, shape=shape)
-    except (ValueError, TypeError, IndexError) as error:  # PyTorch leaves the parts unchecked
-        raise InputError(f"mask must be a valid sparse tensor: {error}") from error
 
 
 def _block_parts(mask: Any, entry: tuple[int, ...], n: int) -> Iterator[tuple[Ints, Ints, Flags]]:

@@ -11,10 +11,6 @@ from headfit._base.arguments import as_choice, as_count, as_flag, shown
 from headfit._base.arrays import as_array
 from headfit.errors import InputError
 from headfit.patterns._build import (
-    Boundary,
-    Ints,
-    Pattern,
-    Weighting,
     check_entries,
     from_edges,
     from_rows,
@@ -23,6 +19,7 @@ from headfit.patterns._build import (
     token_numbers,
 )
 from headfit.patterns._graphs import regular_columns
+from headfit.patterns._types import Boundary, Ints, Pattern, Weighting
 
 
 @pattern

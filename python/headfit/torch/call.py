@@ -104,9 +104,8 @@ class Call:
             every = slice(None)
             yield self.attention(), 0 if len(self.q) == 1 else every, every, every
             return
-        for b, passage in enumerate(self.masks.passages):
-            if passage is not None:
-                yield self._part(b, passage), b, passage.rows, passage.keys
+        for b, passage, attention in self.entries():
+            yield attention, b, passage.rows, passage.keys
 
     def entries(self) -> Iterator[tuple[int, Passage, Attention]]:
         """Yield the number, the place and the attention of each entry of the batch.

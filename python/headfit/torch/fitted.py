@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from headfit._attention.functions import attention_matrix
+from headfit._attention.heads import allowed_entries
 from headfit._attention.module import SelfAttention
 from headfit._base.arguments import as_count, as_flag, as_generator
 from headfit._base.arrays import FloatArray, as_float_array
@@ -95,8 +95,7 @@ class FittedAttention:
         X = torch.from_numpy(np.expand_dims(x, 0 if first else 1)).to(self.module.out_proj.weight)
         not_allowed, mask = None, heads[0].mask
         if mask is not None:
-            zeros = np.zeros((len(x), 1), np.float32)  # all logits are 0: weights show the mask
-            not_allowed = torch.from_numpy(attention_matrix(zeros, zeros, mask=mask) == 0)
+            not_allowed = torch.from_numpy(~allowed_entries((len(x), len(x)), mask=mask))
         return dataclasses.replace(self, X=X, attn_mask=not_allowed)
 
     def __repr__(self) -> str:
@@ -108,11 +107,7 @@ class FittedAttention:
 
 
 def to_multihead_attention(
-    fits: Any,
-    *,
-    head_dim: int | None = None,
-    batch_first: bool = False,
-    rng: Any = None,
+    fits: Any, *, head_dim: int | None = None, batch_first: bool = False, rng: Any = None
 ) -> FittedAttention:
     """Build a `torch.nn.MultiheadAttention` with the attention of fitted heads, and its input.
 

@@ -60,8 +60,7 @@ def write_report(table: ModelTable, first: list[list[Any]], path: Any, title: st
     lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
     parts.append(f'<div class="table"><table><tr>{"</tr><tr>".join(lines)}</tr></table></div>')
     page = _PAGE.format(title=html.escape(title), body="\n".join(parts))
-    replace_file(target, lambda file: file.write(page.encode()))
-    return target
+    return replace_file(target, lambda file: file.write(page.encode()))
 
 
 def _sentences(table: ModelTable) -> Iterator[str]:

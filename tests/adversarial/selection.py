@@ -165,7 +165,7 @@ def a_mask(rng, n: int, m: int) -> tuple[dict[str, Any], np.ndarray]:
 def a_case(rng, family: str, form: str = "dot") -> Case:
     n, m, d = (int(rng.integers(1, most)) for most in (7, 13, 6))
     if family == "many":
-        n, m = min(n, 2), int(rng.integers(40, 400))
+        n, m = 1, int(rng.integers(40, 120))
     heads, dim = int(rng.integers(1, 4)), int(rng.integers(1, 5))
     dtype = str(rng.choice(DTYPES))
     size = rng.choice([0.3, 1, 1, 3, 30])
@@ -201,7 +201,7 @@ def kernels(case: Case, rng) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the least and the largest score of each pair, for each kind of kernel."""
     q, k = case.small
     if case.form == "sum":
-        for made in summed_scores.scores(q, k, case.scales, case.allowed, rng, 12):
+        for made in summed_scores.scores(q, k, case.scales, case.allowed, rng, 10):
             yield made, made
         return
     yield from float32_results.results(q, k, 1.0, powers_of_two=False)

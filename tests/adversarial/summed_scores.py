@@ -3,8 +3,9 @@
 A score is log sum_h softmax_j(q_h . k_j). Kernels differ in how they find the logarithm of the sum
 of a head (any order, blocks of 16 keys with a rescaled sum), in what they compute of it
 (``KINDS``), in the base of their exponentials, and in whether subnormal numbers are flushed.
-Exponentials, quotients and logarithms are as wrong as the certificate allows, in directions that a
-call draws: per head for the sums, and per key for the rest.
+Exponentials, quotients and logarithms are as wrong as the certificate allows, and half of the
+products, and some sums, as wrong as a bound for any order of summation, in directions that a call
+draws: per head for the sums, and per key for the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.adversarial.float32_results import results
 UNIT = 2.0**-24
 LOG2_E = np.float32(np.log2(np.e))
 KINDS = ("log of logs", "two differences", "quotients", "log of quotients", "mean", "stored sums")
-ORDERS = ("forward", "backward", "shuffled", "tree", "blocks")
+ORDERS = ("forward", "backward", "shuffled", "tree", "blocks", "worst")
 
 
 class Arithmetic:
@@ -61,7 +62,11 @@ class Arithmetic:
         """The shift of a head, the sum of exponentials of its products, and its logarithm."""
         if order != "blocks":
             shift = x.max()
-            total = self.total(self.exp(x - shift, sign), order, rng)
+            terms = self.exp(x - shift, sign)
+            if order == "worst":
+                total = np.float32(terms.astype(float).sum() * (1 + 0.9 * len(x) * UNIT * sign))
+            else:
+                total = self.total(terms, order, rng)
         else:
             shift, total = np.float32(-np.inf), np.float32(0)
             for block in np.split(x, range(16, len(x), 16)):
@@ -126,9 +131,14 @@ def scores(
         for found, one, scale in zip(each, q, of_q, strict=True):
             for low, high in results(one / scale, k / of_k, 1.0, False):
                 found.append((low * of_k.T * scale, high * of_k.T * scale))
+    exact = q @ k.T
+    norms = (np.sqrt((x**2).sum(axis=-1)) for x in (q, k))
+    off = (q.shape[-1] + 7) * UNIT * next(norms)[:, :, None] * next(norms)
     for _ in range(count):
         ends = [found[rng.integers(len(found))] for found in each]
         low, high = (np.stack(side) for side in zip(*ends, strict=True))
+        if rng.random() < 0.5:
+            low, high = (np.asarray(exact + side * off, np.float32) for side in (-1, 1))
         made = np.full(allowed.shape, -np.inf)
         kind = str(rng.choice(KINDS))
         for i, seen in enumerate(allowed):

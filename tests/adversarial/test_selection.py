@@ -6,7 +6,7 @@ from tests.adversarial.selection import FORMS, LIES, attack
 
 HARD = {
     "dot": {"overflowing", "near", "cancelling", "subnormal", "tiny products"},
-    "sum": {"overflowing", "near", "cancelling", "subnormal", "large scales", "deep", "mirrored"},
+    "sum": {"overflowing", "near", "cancelling", "large scales", "deep", "mirrored", "many"},
 }
 """Scores that overflow, that flushing moves, or that differ in their last digits: not decided."""
 

@@ -60,7 +60,7 @@ py::dict certify_selection_of(const LogitArrays& logits, const py::array& q_inde
                               const py::array& k_index, const SelectionOptions& options,
                               bool with_columns, int threads) {
   const PythonRun run(threads);
-  const Heads<float> queries = one_head<float>(q_index, "Q_index");
+  const Heads<float> queries = heads_of<float>(q_index, "Q_index");
   const Heads<float> keys = one_head<float>(k_index, "K_index");
   std::optional<Array<Column>> columns;
   if (with_columns) columns.emplace(std::vector<Index>{queries.rows, options.keys});
@@ -152,8 +152,13 @@ void bind_certify(py::module_& m) {
         py::arg("threads"));
 
   py::class_<SelectionOptions>(m, "SelectionOptions")
-      .def(py::init<Index, Index, Index, double>(), py::kw_only(), py::arg("keys"),
-           py::arg("first"), py::arg("window"), py::arg("mass"));
+      .def(py::init(
+               [](Index keys, Index first, Index window, double mass, const std::string& form) {
+    return SelectionOptions{keys, first, window, mass,
+                            form == "sum" ? IndexForm::sum : IndexForm::dot};
+  }),
+           py::kw_only(), py::arg("keys"), py::arg("first"), py::arg("window"), py::arg("mass"),
+           py::arg("form"));
   m.def("certify_selection", &certify_selection_of, Standard(), py::arg("logits"),
         py::arg("q_index"), py::arg("k_index"), py::arg("options"), py::arg("columns"),
         py::arg("threads"));

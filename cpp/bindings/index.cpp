@@ -147,7 +147,7 @@ void bind_index(py::module_& m) {
         py::arg("options"), py::arg("keys"), py::arg("threads"));
   m.def("score_keys", &score_keys_of, Standard(), py::arg("passage"), py::arg("maps"),
         py::arg("options"), py::arg("threads"));
-  // Of the form "dot": the rounded queries and keys.
+  // The rounded queries, of one head below the other in the form "sum", and keys.
   m.def("index_numbers", &index_numbers_of, Standard(), py::arg("passage"), py::arg("maps"),
         py::arg("options"), py::arg("threads"));
   m.def("round_index_rows", &round_rows, Standard(), py::arg("x"), py::arg("dtype"));

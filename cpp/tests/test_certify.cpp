@@ -1,4 +1,5 @@
 // Certificates of cases with known answers, and of others compared with a slow scan.
+#include <map>
 #include <numeric>
 #include <random>
 
@@ -674,17 +675,23 @@ TEST(operands_of_kernels) {
 
 namespace {
 
-// An index of whole numbers over 4, and two query heads that share a key head.
+// An index of whole numbers over 4, and two query heads that share a key head. An index of several heads
+// has the form "sum".
 struct Chosen {
   Numbers numbers;
   Problem<float> heads;
   Stack<float> q, k;
   SelectionOptions options{.keys = 14, .first = 2, .window = 5, .mass = 0.5};
 
-  Chosen(Index n, Index m, Index d, std::uint64_t seed)
-      : numbers(seed), heads(2, 2, n, m, 6, numbers), q(1, n, d), k(1, m, d) {
+  Chosen(Index n, Index m, Index d, std::uint64_t seed, Index index_heads = 0)
+      : numbers(seed),
+        heads(2, 2, n, m, 6, numbers),
+        q(std::max(index_heads, Index(1)), n, d),
+        k(1, m, d) {
+    if (index_heads > 0) options.form = IndexForm::sum;
+    const double size = index_heads > 0 ? 4 : 40;
     for (Stack<float>* x : {&q, &k}) {
-      for (float& y : x->data) y = static_cast<float>(std::rint(40 * numbers.next()) / 4);
+      for (float& y : x->data) y = static_cast<float>(std::rint(size * numbers.next()) / 4);
     }
   }
 
@@ -700,6 +707,44 @@ struct Chosen {
     return certify_selection(source, q.view(), k.view(), options, columns.data(), {threads, {}});
   }
 
+  double norm(const Stack<float>& x, Index head, Index i) const {
+    double sum = 0;
+    for (Index p = 0; p < x.cols; ++p) sum += std::pow(x.at(head, i, p), 2);
+    return std::sqrt(sum);
+  }
+
+  // A row's sums of softmaxes, with `factor` times the bound of the page on certificates around them.
+  std::vector<Enclosure> sums(Index i, const std::vector<Index>& visible, double factor) const {
+    const auto n = double(visible.size()), count = double(q.count);
+    const double u = 0x1p-24, gamma = double(q.cols + 9) * u;
+    std::vector<double> w(std::size_t(heads.m), 0.0);
+    double q_max = 0, k_max = 0;
+    for (Index h = 0; h < q.count; ++h) {
+      const auto product = [&](Index j) {
+        double x = 0;
+        for (Index p = 0; p < q.cols; ++p) x += double(q.at(h, i, p)) * double(k.at(0, j, p));
+        return x;
+      };
+      double all = 0;
+      for (const Index j : visible) all += std::exp(product(j));
+      for (const Index j : visible) w[std::size_t(j)] += std::exp(product(j)) / all;
+      q_max = std::max(q_max, norm(q, h, i));
+    }
+    const Index valid = heads.key_lengths.empty() ? heads.m : heads.key_lengths[0];
+    for (Index j = 0; j < valid; ++j) k_max = std::max(k_max, norm(k, 0, j));
+    const double blocks = std::min(n, double(heads.m) / 16 + 1);
+    const double common = (gamma + 4 * u) * q_max * k_max + u * (n + 9 * blocks + 16 * std::log(n));
+    std::vector<Enclosure> ends(w.size());
+    for (const Index j : visible) {
+      const double x = w[std::size_t(j)];
+      const double e =
+          factor * (gamma * q_max * norm(k, 0, j) + (count > 1 ? common : 0) +
+                    u * (112 + 2 * count + 20 * (std::abs(std::log(x)) + std::log(count))));
+      ends[std::size_t(j)] = {x * std::exp(-e), x * std::exp(e)};
+    }
+    return ends;
+  }
+
   // The definitions, key by key: how many other free keys may beat, or surely beat, a key whose radius is
   // `factor` times the bound.
   void check_row(Index i, const SelectionRows& rows, const std::vector<Column>& columns) const {
@@ -712,7 +757,14 @@ struct Chosen {
           seen++ < options.first || (j <= position && j > position - options.window);
       (is_kept ? always : free).push_back(j);
     }
+    std::vector<Index> visible = always;
+    visible.insert(visible.end(), free.begin(), free.end());
+    std::map<double, std::vector<Enclosure>> of_sums;
+    for (const double factor : {0.0, 0.99, 1.01}) {
+      if (options.form == IndexForm::sum) of_sums[factor] = sums(i, visible, factor);
+    }
     const auto interval = [&](Index j, double factor) {
+      if (options.form == IndexForm::sum) return of_sums[factor][std::size_t(j)];
       double score = 0, q2 = 0, k2 = 0;  // exact: whole numbers over 16
       for (Index p = 0; p < q.cols; ++p) {
         score += double(q.at(0, i, p)) * double(k.at(0, j, p));
@@ -798,6 +850,49 @@ TEST(selections_are_those_of_the_definition_under_every_mask) {
   }
 }
 
+TEST(selections_by_sums_of_softmaxes_are_those_of_the_definition) {
+  std::uint64_t seed = 50;
+  for (const Index m : {1, 9, 61, 200}) {
+    for (int kind = 0; kind < 6; ++kind) {
+      Chosen c(kind % 2 ? m : 40, m, kind % 3 ? 4 : 9, ++seed, 1 + kind % 3);
+      c.heads.sparse_columns.reserve(1);
+      if (kind == 1) c.heads.mask.right = 0;
+      if (kind == 2) put_sparse(c.heads, c.numbers, 0.4);
+      if (kind == 3) put_sparse(c.heads, c.numbers, 0.05);
+      if (kind == 4) put_keys(c.heads, c.numbers), c.heads.mask.keys_head = 0;
+      if (kind == 5) c.heads.key_lengths = {m / 2, m / 2};
+      if (kind == 5) c.heads.mask.key_lengths = c.heads.key_lengths.data();
+      std::vector<Column> columns, again;
+      const SelectionRows rows = c.judge(columns), wide = c.judge<double>(again);
+      for (Index i = 0; i < c.heads.n; ++i) c.check_row(i, rows, columns);
+      CHECK(columns == again && wide.sure == rows.sure);
+      const SelectionRows parallel = c.judge(again, 3);
+      CHECK(parallel.least == rows.least && parallel.most == rows.most && columns == again);
+    }
+  }
+}
+
+TEST(sums_of_softmaxes_that_underflow_are_equal) {
+  // Two heads find keys 0 and 1; exponentials of the other keys are below 2^-126 in both, and their
+  // scores in float32 may all be 0.
+  Chosen c(1, 30, 2, 1, 2);
+  c.options.first = 0, c.options.window = 1;
+  const auto put = [](Stack<float>& x, Index head, Index row, float a, float b) {
+    x.data[std::size_t((head * x.rows + row) * 2)] = a;
+    x.data[std::size_t((head * x.rows + row) * 2 + 1)] = b;
+  };
+  for (Index j = 0; j < 30; ++j) put(c.k, 0, j, -float(j) / 4, -float(j) / 4);
+  put(c.k, 0, 0, 100, 0), put(c.k, 0, 1, 0, 100);
+  put(c.q, 0, 0, 1, 0), put(c.q, 1, 0, 0, 1);
+  std::vector<Column> columns;
+  c.judge(columns);
+  CHECK((std::vector<Column>(columns.begin(), columns.begin() + 4) ==
+         std::vector<Column>{0, 1, 29, -1}));
+  for (float& x : c.k.data) x /= 2;
+  const SelectionRows rows = c.judge(columns);
+  CHECK(rows.sure[0] == rows.selected[0]);
+}
+
 TEST(equal_keys_are_surely_selected_only_where_all_fit) {
   Chosen c(30, 30, 3, 4);
   for (float& x : c.k.data) x = 1;
@@ -827,6 +922,12 @@ TEST(scores_that_may_overflow_select_nothing_surely) {
   CHECK(c.judge(columns).sure[29] == 14);
   for (float& y : c.k.data) y *= 0x1p4f;
   CHECK(c.judge(columns).sure[29] == 7);
+  // Of sums nothing is known where products may be off by as much as a half.
+  Chosen sum(30, 30, 3, 5, 2);
+  CHECK(sum.judge(columns).sure[29] > 7);
+  for (float& y : sum.k.data) y *= 0x1p20f;
+  const SelectionRows rows = sum.judge(columns);
+  CHECK(rows.sure[29] == 7 && rows.selected[29] == 14);
 }
 
 TEST(a_mass_that_float_cannot_decide_is_decided_in_double) {
@@ -857,4 +958,9 @@ TEST(selections_refuse_what_they_cannot_judge) {
   c.heads.mask = {};
   c.k.data[5] = std::nanf("");
   CHECK_THROWS(NonFiniteError, "K_index", c.judge(columns));
+  Chosen sum(30, 30, 3, 7, 2);
+  sum.q.data[97] = std::nanf("");
+  CHECK_THROWS(NonFiniteError, "Q_index", sum.judge(columns));
+  sum.options.form = IndexForm::dot;
+  CHECK_THROWS(InputError, "Q_index must be a matrix with 30 rows", sum.judge(columns));
 }

@@ -393,6 +393,7 @@ def doors(folder: Path) -> Iterator[Door]:
     selected = {
         **heads, **logits, "Q_index": small, "K_index": small, "keys": counts(4),
         "window": counts(1), "first": counts(0), "mass": between(0, 1), "columns": NOT_FLAG,
+        "form": texts,
     }  # fmt: skip
     del selected["bias"], selected["position"]
     asked = {**good, "Q_index": np.eye(N, 2), "K_index": np.eye(N, 2), "keys": 4, "window": 2}

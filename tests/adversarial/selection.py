@@ -1,12 +1,13 @@
 """An attack on `headfit.certify_selection`: kernels that select as they like, and exact masses.
 
-Run it from the root of the repository: ``python -m tests.adversarial.selection --cases 20000``.
+Run it from the root of the repository: ``python -m tests.adversarial.selection --cases 20000``, and
+with ``--form sum``.
 
-A case is one call. Its scores are computed in float32 by the kernels of `float32_results.py`, with
-and without flushing, and by kernels that multiply the scales of stored numbers in last. Each score
-is the least or the largest of what some order of summation gives, and ties are broken for or
-against heavy keys. The mass of what is selected is computed from exact logits with 250 bits. Lies
-are
+A case is one call. In the form "dot" its scores are computed in float32 by the kernels of
+`float32_results.py`, with and without flushing, and by kernels that multiply the scales of stored
+numbers in last; each score is the least or the largest of what some order of summation gives. In
+the form "sum" they are those of the kernels of `summed_scores.py`. Ties are broken for or against
+heavy keys. The mass of what is selected is computed from exact logits with 250 bits. Lies are
 
 - ``not sure``: a key that is called surely selected, and that a kernel leaves out;
 - ``false bound``: a bound of the mass that the mass of a selection exceeds, or a wrong count;
@@ -30,7 +31,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import scipy.sparse as sp
-from tests.adversarial import dyadic, float32_results
+from tests.adversarial import dyadic, float32_results, summed_scores
 from tests.adversarial.attack import stored
 from tests.adversarial.generators import exact_product, stored_numbers
 
@@ -43,6 +44,7 @@ FAMILIES = (
     "normal", "ties", "equal keys", "zeros", "near", "cancelling", "subnormal", "tiny products",
     "float8", "int4", "large scales", "overflowing", "spread",
 )  # fmt: skip
+FORMS = {"dot": FAMILIES, "sum": (*FAMILIES, "deep", "mirrored", "many")}
 
 
 @dataclass
@@ -52,7 +54,8 @@ class Case:
     Q: np.ndarray  # (heads, n, D), as float64
     K: np.ndarray
     scale: float
-    small: tuple[np.ndarray, np.ndarray]
+    form: str
+    small: tuple[np.ndarray, np.ndarray]  # of several heads in the form "sum"
     scales: tuple[np.ndarray, np.ndarray] | None  # of the rows of the index, where it has some
     options: dict[str, Any]
     asks: dict[str, Any]
@@ -97,8 +100,32 @@ def numbers_of_index(rng, family: str, n: int, m: int, d: int) -> tuple[Any, Any
         q, k = np.ldexp(q, 63), np.ldexp(k, rng.integers(60, 66))
     elif family == "spread":
         k = np.ldexp(k, rng.integers(-20, 1, (m, d)))
+    elif family == "deep":  # softmaxes that underflow
+        q = q * rng.choice([20, 60, 200])
     single = (stored_numbers(np.asarray(x, float), "float32") for x in (q, k))
     return tuple(single), None
+
+
+def mirrored(rng, family: str, heads: int, n: int, m: int, d: int) -> tuple[Any, Any]:
+    """Return queries (heads, n, d) and keys of which pairs have nearly the same sums of softmaxes.
+
+    Every second head has the coordinates of the others in reverse, and so has the second key of a
+    pair. Terms that cancel make products wrong; many equal keys make the sums of softmaxes wrong.
+    """
+    q, k = rng.standard_normal((n, d)), rng.standard_normal((min(m, 12), d))
+    if family == "many":
+        equal = rng.standard_normal(d) * rng.uniform(0, 0.5)
+        k = np.vstack([k, np.broadcast_to(equal, (m - len(k), d))])
+    k = np.vstack([k, k[:, ::-1]])
+    k = k * (1 + rng.standard_normal((len(k), 1)) * 2.0 ** -rng.integers(8, 24))
+    q = np.stack([q if h % 2 == 0 else q[:, ::-1] for h in range(heads)])
+    if family == "mirrored":
+        terms = rng.standard_normal((len(k), 1)) * np.resize([1.0, -1.0], 2 * d)
+        size = 2.0 ** rng.integers(0, 12)
+        q = np.concatenate([q, np.full((heads, n, 2 * d), size)], axis=2)
+        k = np.hstack([k, terms * rng.uniform(1, 2)])
+    keep = rng.permutation(len(k))[:m] if rng.random() < 0.3 else np.arange(len(k))[-m:]
+    return np.float32(q).astype(float), np.float32(k[keep]).astype(float)
 
 
 def with_scales(rng, family: str, q: np.ndarray, k: np.ndarray) -> tuple[Any, Any]:
@@ -135,8 +162,10 @@ def a_mask(rng, n: int, m: int) -> tuple[dict[str, Any], np.ndarray]:
     return kinds[int(rng.choice(len(kinds), p=[0.3, 0.3, 0.08, 0.08, 0.08, 0.08, 0.08]))]
 
 
-def a_case(rng, family: str) -> Case:
+def a_case(rng, family: str, form: str = "dot") -> Case:
     n, m, d = (int(rng.integers(1, most)) for most in (7, 13, 6))
+    if family == "many":
+        n, m = 1, int(rng.integers(40, 120))
     heads, dim = int(rng.integers(1, 4)), int(rng.integers(1, 5))
     dtype = str(rng.choice(DTYPES))
     size = rng.choice([0.3, 1, 1, 3, 30])
@@ -144,7 +173,14 @@ def a_case(rng, family: str) -> Case:
     if rng.random() < 0.15:
         Q, K = np.round(Q), np.round(K)
     Q, K = (stored_numbers(x.reshape(-1, dim), dtype).reshape(x.shape) for x in (Q, K))
-    small, scales = numbers_of_index(rng, family, n, m, d)
+    many = int(rng.integers(1, 4)) if form == "sum" else 1  # heads of the index
+    if family in ("mirrored", "many"):
+        small, scales = mirrored(rng, family, many, n, m, d), None
+    else:
+        small, scales = numbers_of_index(rng, family, many * n, m, d)
+    if form == "sum":
+        scales = scales and (scales[0].reshape(many, n, 1), scales[1])
+    small = small[0].reshape((many, n, -1) if form == "sum" else (n, -1)), small[1]
     options, allowed = a_mask(rng, n, m)
     if rng.random() < 0.2:
         options["sinks"] = float(np.float16(rng.normal()))
@@ -155,15 +191,19 @@ def a_case(rng, family: str) -> Case:
     keys = int(rng.choice([*edge, rng.integers(window + first + 1, window + first + 6)]))
     asks = {"keys": max(keys, window + first + 1), "window": window, "first": first}
     scale = float(rng.choice([dim**-0.5, 1.0, -0.7, 3.0]))
-    return Case(family, dtype, Q, K, scale, small, scales, options, asks, allowed)
+    return Case(family, dtype, Q, K, scale, form, small, scales, options, asks, allowed)
 
 
 # The truth ---------------------------------------------------------------------------------
 
 
-def kernels(case: Case) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def kernels(case: Case, rng) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the least and the largest score of each pair, for each kind of kernel."""
     q, k = case.small
+    if case.form == "sum":
+        for made in summed_scores.scores(q, k, case.scales, case.allowed, rng, 10):
+            yield made, made
+        return
     yield from float32_results.results(q, k, 1.0, powers_of_two=False)
     if case.scales is None:
         return
@@ -203,20 +243,21 @@ def weights(case: Case) -> tuple[list[list[list[Any]]], list[Any]]:
 def selections(low: np.ndarray, high: np.ndarray, free: list[int], budget: int, w: list[Any]):
     """Yield the keys that a kernel may select in a row, by extreme scores, with ties either way.
 
-    NaN may be anywhere.
+    NaN may be anywhere. Where `low` is `high` itself these are the scores of one kernel.
     """
+    is_one = low is high
     low, high = (np.where(np.isnan(x), bad, x) for x, bad in ((low, -np.inf), (high, np.inf)))
     light = sorted(free, key=lambda j: w[j])
     for order in (light, light[::-1]):
         place = {j: at for at, j in enumerate(order)}
         half = len(order) // 2
-        for scores in (
+        for scores in (low, high) if is_one else (
             low, high,
             np.where([place.get(j, 0) < half for j in range(len(low))], high, low),
         ):  # fmt: skip
             yield sorted(order, key=lambda j: -scores[j])[:budget]
         # One key as badly off as it may be.
-        for key in order[half:]:
+        for key in [] if is_one else order[half:]:
             scores = np.where(np.arange(len(low)) == key, low, high)
             yield sorted(order, key=lambda j: (-scores[j], j == key))[:budget]
 
@@ -259,7 +300,7 @@ def judge(case: Case, rng, tally: Tally) -> None:
     for again in (False, True):
         try:
             c = hf.certify_selection(
-                *arrays, *small, scale=case.scale, mass=mass, columns=True,
+                *arrays, *small, scale=case.scale, mass=mass, form=case.form, columns=True,
                 num_threads=1, **case.options, **case.asks,
             )  # fmt: skip
         except Exception as error:
@@ -271,13 +312,13 @@ def judge(case: Case, rng, tally: Tally) -> None:
             mass = float(np.clip(near + step, 1e-6, 1 - 1e-9))
     counts["cases"] += 1
     with mpmath.workprec(BITS):
-        judge_rows(case, c, mass, tally)
+        judge_rows(case, c, mass, rng, tally)
 
 
-def judge_rows(case: Case, c: Any, mass: float, tally: Tally) -> None:
+def judge_rows(case: Case, c: Any, mass: float, rng, tally: Tally) -> None:
     counts = tally.counts[case.family]
     found, sinks = weights(case)
-    known = list(kernels(case))
+    known = list(kernels(case, rng))
     any_fails = any_holds_not = False
     for i in range(len(case.allowed)):
         kept, free = kept_and_free(case, i)
@@ -323,12 +364,12 @@ def judge_rows(case: Case, c: Any, mass: float, tally: Tally) -> None:
         tally.lie(case, "false fails", "as a whole")
 
 
-def attack(cases: int, seed: int, families: tuple[str, ...] = FAMILIES) -> Tally:
-    """Make cases, all families in turn, and judge them."""
-    tally, rng = Tally(), np.random.default_rng(seed)
+def attack(cases: int, seed: int, families: tuple[str, ...] = (), form: str = "dot") -> Tally:
+    """Make cases, all families of the form in turn if none are named, and judge them."""
+    tally, rng, families = Tally(), np.random.default_rng(seed), families or FORMS[form]
     with np.errstate(all="ignore"):
         for index in range(cases):
-            judge(a_case(rng, families[index % len(families)]), rng, tally)
+            judge(a_case(rng, families[index % len(families)], form), rng, tally)
     return tally
 
 
@@ -336,10 +377,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.adversarial.selection")
     parser.add_argument("--cases", type=int, default=5000, help="of two calls each")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--family", choices=FAMILIES, action="append")
+    parser.add_argument("--form", choices=FORMS, default="dot")
+    parser.add_argument("--family", choices=FORMS["sum"], action="append")
     arguments = parser.parse_args()
     begun = time.monotonic()
-    tally = attack(arguments.cases, arguments.seed, tuple(arguments.family or FAMILIES))
+    families = tuple(arguments.family or ())
+    tally = attack(arguments.cases, arguments.seed, families, arguments.form)
     print(tally.table())
     print(f"\n{tally.number_of_lies} lies, {time.monotonic() - begun:.0f} s")
     for kind, sentence, code in tally.lies:

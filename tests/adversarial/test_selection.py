@@ -2,20 +2,28 @@
 
 import numpy as np
 import pytest
-from tests.adversarial.selection import FAMILIES, LIES, attack
+from tests.adversarial.selection import FORMS, LIES, attack
+
+HARD = {
+    "dot": {"overflowing", "near", "cancelling", "subnormal", "tiny products"},
+    "sum": {"overflowing", "near", "cancelling", "large scales", "deep", "mirrored", "many"},
+}
+"""Scores that overflow, that flushing moves, or that differ in their last digits: not decided."""
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_no_certificate_of_a_selection_lies(family: str) -> None:
-    found = attack(60, 11, (family,))
+@pytest.mark.parametrize(
+    ("form", "family"), [(form, family) for form, each in FORMS.items() for family in each]
+)
+def test_no_certificate_of_a_selection_lies(form: str, family: str) -> None:
+    cases = 60 if form == "dot" else 30
+    found = attack(cases, 11, (family,), form)
     counts = found.counts[family]
     assert {kind: counts[kind] for kind in LIES if counts[kind]} == {}, found.lies
-    assert counts["cases"] == 60
-    assert counts["holds"] > 60
-    assert counts["fails"] > 15
-    # Scores that overflow, that flushing moves, or that differ in their last digits: not decided.
-    hard = family in ("overflowing", "near", "cancelling", "subnormal", "tiny products")
-    assert counts["missed"] <= (0.25 if hard else 0.03) * counts["away"]
+    assert counts["cases"] == cases
+    assert counts["holds"] > cases
+    assert counts["fails"] > cases / 4
+    most = 0.25 if family in HARD[form] else 0.03
+    assert counts["missed"] <= most * counts["away"]
 
 
 def test_the_attack_finds_lies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`headfit describe`, `shrink`, `compress` and `plot`: heads in files."""
+"""`headfit describe`, `shrink`, `compress`, `selection` and `plot`: heads in files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bad(outcome: tuple[int, str, str], *words: str) -> None:
         assert word in err
 
 
-@pytest.mark.parametrize("command", ["describe", "shrink", "compress", "plot", "plan"])
+@pytest.mark.parametrize("command", ["describe", "shrink", "compress", "selection", "plot", "plan"])
 def test_every_help_has_examples(command, run):
     status, out, err = run(command, "--help")
     assert (status, err) == (0, "")
@@ -216,6 +216,33 @@ def test_compress_writes_maps(run):
     assert figures["tv_mean"] == expected.tv_mean
     assert "P_q" not in figures
     bad(run("info", "maps.npz"), "it holds P_q, P_k, the maps of a compressed head")
+
+
+# selection
+
+
+@pytest.mark.parametrize("form", ["dot", "sum"])
+def test_selection_certifies_what_an_index_selects(form, run):
+    arrays = {"Q": queries_and_keys(2)["Q"], "K": queries_and_keys()["K"]}
+    np.savez("group.npz", **arrays, mask=np.array("causal"))
+    passage = hf.Attention(**arrays, mask="causal")
+    own = {"dim": 3, "keys": 8, "window": 2, "first": 1, "effort": 2, "form": form}
+    index = hf.index([passage] * 3, **own, num_threads=1)
+    index.save("index.npz")
+    line = ("selection", "group.npz", "--index", "index.npz", "--mass", 0.01)
+    status, out, err = run(*line, "-o", "rows.npz")
+    expected = index.certify(passage, mass=0.01)
+    assert (status, err, out) == (0, "", f"group.npz: {expected}\n")
+    with np.load("rows.npz") as rows:
+        assert set(rows) == {"row_mass", "row_most", "row_status", "sure", "selected"}
+        np.testing.assert_array_equal(rows["row_mass"], expected.row_mass)
+    status, out, _ = run(*line[:-1], 0.9999, "--keys", 5, "--json")
+    assert status == 1
+    assert json.loads(out)["status"] == "fails"
+    assert json.loads(out)["form"] == form
+    bad(run("selection", "group.npz", "--index", "group.npz"), "group.npz")
+    bad(run(*line, "--keys", 3), "keys must")
+    bad(run("selection", "one.npz", "--index", "index.npz"), "Q must have 2 heads")
 
 
 # plot

@@ -228,15 +228,19 @@ def test_quality_is_its_definition(heads: int | None, form: str, dtype: str, nam
 
 
 @pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("form", "dtype"), [*(("dot", x) for x in DTYPES), ("sum", "int4")])
 @pytest.mark.parametrize("heads", [None, 3])
-def test_what_is_certified_is_what_is_selected(heads: int | None, dtype: str, name: str) -> None:
-    found, (q, k), (options, _) = index(heads, "dot", dtype), passage(heads), MASKS[name]
+def test_what_is_certified_is_what_is_selected(
+    heads: int | None, form: str, dtype: str, name: str
+) -> None:
+    found, (q, k), (options, _) = index(heads, form, dtype), passage(heads), MASKS[name]
     c = found.certify(q, k, mass=0.4, columns=True, **options)
     core = hf.Attention(np.float32(q), np.float32(k)).core
     numbers = _core.index_numbers(core, found._maps, found._core_options, 1)
     maps = found.P_q if heads else found.P_q[0]
     mapped = q @ maps if heads is None else (q @ maps).sum(axis=0)
+    if form == "sum":
+        mapped = (q @ maps).reshape(-1, DIM)
     for x, expected in zip(numbers, (mapped, k @ found.P_k), strict=True):
         np.testing.assert_array_equal(x, stored(expected, dtype))
     attention = hf.attention_matrix(q, k, **options).reshape(-1, N, M)
@@ -249,8 +253,6 @@ def test_what_is_certified_is_what_is_selected(heads: int | None, dtype: str, na
         mass = attention[:, i, chosen].sum(axis=1) if len(chosen) else np.ones(len(attention))
         assert (c.row_mass.reshape(-1, N)[:, i] <= mass + 1e-6).all()
         assert (c.row_most.reshape(-1, N)[:, i] >= mass - 1e-6).all()
-    with pytest.raises(InputError, match="an index of the form 'dot'"):
-        index(heads).certify(q, k)
 
 
 def test_quality_without_rows_and_of_pairs() -> None:

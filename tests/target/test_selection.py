@@ -75,6 +75,88 @@ def choices(q: Any, k: Any, i: int, free: list[int], budget: int) -> tuple[set[i
     return sure, set(free) - out
 
 
+def choices_of_sums(
+    q: Any, k: Any, i: int, seen: list[int], free: list[int], budget: int, valid: int, share: float
+) -> tuple[set[int], set[int]]:
+    """The same for sums of softmaxes, with `share` of the bound of docs/certificates.md."""
+    n, heads, u = len(seen), len(q), mpmath.mpf(2) ** -24
+    w = dict.fromkeys(seen, mpmath.mpf(0))
+    for own in q[:, i]:
+        x = {j: exact(own, k[j]) for j in seen}
+        of_head = {j: mpmath.exp(mpmath.mpf(y.numerator) / y.denominator) for j, y in x.items()}
+        total = mpmath.fsum(of_head.values())
+        w = {j: w[j] + of_head[j] / total for j in seen}
+    longest, norms = (np.sqrt((x**2).sum(axis=-1)) for x in (q[:, i], k))
+    gamma, longest = (SMALL + 9) * u / (1 - (SMALL + 9) * u), float(longest.max())
+    added = n + 9 * min(n, M / 16 + 1)
+    common = (gamma + 4 * u) * longest * float(norms[:valid].max()) + u * (
+        added + 16 * mpmath.log(n)
+    )
+    ends = {}
+    for j in free:
+        e = gamma * longest * float(norms[j]) + (common if heads > 1 else 0)
+        e += u * (112 + 2 * heads + 20 * (abs(mpmath.log(w[j])) + mpmath.log(heads)))
+        ends[j] = w[j] * mpmath.exp(-share * e), w[j] * mpmath.exp(share * e)
+    sure = {j for j in free if sum(ends[x][1] >= ends[j][0] for x in free if x != j) < budget}
+    out = {j for j in free if sum(ends[x][0] > ends[j][1] for x in free if x != j) >= budget}
+    return sure, set(free) - out
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_definition_of_sums(name: str, heads: int) -> None:
+    options, allowed = OPTIONS[name]
+    Q, K, _, k = a_problem(3, heads=(2,))
+    q = np.round(2 * RNG(4).normal(size=(heads, N, SMALL))).astype(np.float32) / 4
+    # Keys whose scores are as close as roundings, and equal ones.
+    k[1::5] = k[::5] * (1 + RNG(1).normal(size=(8, 1)).astype(np.float32) * 2.0**-18)
+    k = k.astype(np.float32)
+    asks = {**ASKS, "mass": 0.5, "form": "sum"}
+    c = hf.certify_selection(Q, K, q, k, **options, **asks, columns=True)
+    assert c.columns is not None
+    assert c.form == "sum"
+    budget = ASKS["keys"] - ASKS["window"] - ASKS["first"]
+    valid, doubtful = options.get("key_lengths", M), 0
+    with mpmath.workprec(200):
+        for i in range(N):
+            kept, free = split(allowed, i, ASKS)
+            found = {*c.columns[i].tolist()} - {-1} - {*kept}
+            count = min(budget, len(free))
+            assert (c.sure[i], c.selected[i]) == (len(kept) + len(found), len(kept) + count)
+            if len(free) <= budget:
+                assert found == {*free}
+                continue
+            loose, tight = (
+                choices_of_sums(q, k, i, [*kept, *free], free, budget, valid, share)
+                for share in (0.999, 1.001)
+            )
+            assert tight[0] <= found <= loose[0]
+            doubtful += len(found) < budget
+            for h in range(2):
+                low, high = (
+                    mass_between(Q[h, i], K, options, [*kept, *free], {*kept, *sure}, may - sure,
+                                 count - len(sure))
+                    for sure, may in (tight, loose)
+                )  # fmt: skip
+                assert low[0] - 1e-5 <= c.row_mass[h, i] <= high[0] + mpmath.mpf(2) ** -100
+                assert high[1] - mpmath.mpf(2) ** -100 <= c.row_most[h, i] <= low[1] + 1e-5
+    if name not in ("nothing", "few entries"):
+        assert doubtful > 0
+    again = hf.certify_selection(Q, K, q, k, **options, **asks, num_threads=3)
+    np.testing.assert_array_equal(c.row_mass, again.row_mass)
+
+
+def test_a_sum_with_one_head_says_what_its_product_says() -> None:
+    """The order is that of the products, of which roundings of exponentials take little."""
+    Q, K, q, k = a_problem(20)
+    q += RNG(21).normal(size=q.shape).astype(np.float32)
+    dot, by_sum = (
+        hf.certify_selection(Q, K, q, k, **ASKS, form=form, columns=True) for form in ("dot", "sum")
+    )
+    np.testing.assert_array_equal(dot.columns, by_sum.columns)
+    np.testing.assert_array_equal(dot.row_mass, by_sum.row_mass)
+
+
 def mass_between(
     q: Any, K: Any, options: dict[str, Any], seen: list[int], sure: set[int], loose: set[int],
     count: int,
@@ -225,6 +307,9 @@ def bad(name: str, value: Any) -> dict[str, Any]:
         ("first", -1, "first must"),
         ("mass", 1, "mass must"),
         ("columns", 1, "columns must"),
+        ("form", "mean", "form must"),
+        ("form", None, "form must"),
+        ("Q_index", np.zeros((2, N, SMALL)), "Q_index must be a matrix; got shape"),
         ("Q_index", None, "Q_index"),
         ("Q_index", np.zeros((N + 1, SMALL)), f"Q_index must be a matrix with {N} rows"),
         ("K_index", np.zeros((M - 1, SMALL)), f"K_index must be a matrix with {M} rows"),
@@ -247,6 +332,24 @@ def test_numbers_must_be_finite(name: str) -> None:
     given[name][..., 2, 1] = np.inf
     with pytest.raises(NonFiniteError, match=name):
         hf.certify_selection(**given)
+
+
+def test_queries_of_several_heads_of_an_index() -> None:
+    Q, K, q, k = a_problem(14)
+    stack = np.stack([q, q[::-1]])
+    one = hf.certify_selection(Q, K, stack, k, **ASKS, form="sum")
+    nested = hf.certify_selection(Q, K, stack.reshape(1, 2, N, SMALL), k, **ASKS, form="sum")
+    np.testing.assert_array_equal(one.row_mass, nested.row_mass)
+    for bad_q, bad_k, words in (
+        (stack[:0], k, "Q_index must be matrices"),
+        (stack[:, 1:], k, "Q_index must be matrices with 17 rows"),
+        (stack, np.stack([k, k]), "K_index must be a matrix"),
+    ):
+        with pytest.raises(InputError, match=words):
+            hf.certify_selection(Q, K, bad_q, bad_k, **ASKS, form="sum")
+    stack[1, 2, 0] = np.nan
+    with pytest.raises(NonFiniteError, match="Q_index"):
+        hf.certify_selection(Q, K, stack, k, **ASKS, form="sum")
 
 
 def test_other_logits_are_refused() -> None:

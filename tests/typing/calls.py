@@ -78,6 +78,7 @@ def heads(Q: NDArray[Any], A: sp.csr_array) -> None:
     kept = hf.certify_selection(head, Q_index=Q, K_index=Q, keys=64, columns=True)
     assert_type(kept.raise_if_failed().row_mass, NDArray[np.float64])
     assert_type(hf.certify_selection(Q, Q, Q, Q, mask="causal").holds, bool)
+    assert_type(hf.certify_selection(Q, Q, Q, Q, form="sum").form, str)
     hf.certify_selection(Q, Q, Q, Q, kees=64)  # type: ignore[call-arg]
     hf.describe(hf.Tolerances())  # type: ignore[arg-type]
 

@@ -33,7 +33,7 @@ enum class Choice : std::int8_t { hidden, sure, possible, out };
 struct ChoiceCounts {
   Index sure = 0;  // those that are kept always included
   Index selected = 0;  // that any selection has
-  bool may_overflow = false;  // whether a score may
+  bool may_overflow = false;  // whether a score may, so that nothing is known of a selection
   Index open() const { return selected - sure; }  // that are selected among the possible ones
 };
 
@@ -43,7 +43,10 @@ struct ScoreError {
   double per_norm;
   double constant;
 
-  double of(double k_norm) const { return per_norm * k_norm + constant; }
+  Enclosure of(double score, double k_norm) const {
+    const double radius = per_norm * k_norm + constant;
+    return {score - radius, score + radius};
+  }
 };
 
 // The bound of the kernel, as `float32_kernels_radius` states it for the scale 1: d + 9 roundings, where
@@ -70,10 +73,10 @@ class SelectedKeys {
   explicit SelectedKeys(const SelectionOptions& options) : options_(options) {}
 
   // Chooses among the keys of a row at a position. x[c] is the score of the key at place(c), rising,
-  // -inf where it is masked; error(c) bounds how far it is off.
-  template <class Place, class Error>
+  // -inf where it is masked; ends(c) encloses what a kernel computes, infinite where that may overflow.
+  template <class Place, class Ends>
   ChoiceCounts choose(const double* x, Index count, Index position, const Place& place,
-                      const Error& error, Choice* to) {
+                      const Ends& ends, Choice* to) {
     ChoiceCounts counts;
     at_.clear(), lower_.clear(), upper_.clear();
     Index seen = 0;
@@ -88,11 +91,11 @@ class SelectedKeys {
         ++counts.sure;
         continue;
       }
-      const double radius = error(c);
+      const Enclosure score = ends(c);
       at_.push_back(c);
-      counts.may_overflow |= !(radius < no_bound);
-      lower_.push_back(x[c] - radius);
-      upper_.push_back(x[c] + radius);
+      counts.may_overflow |= !(score.hi < no_bound);
+      lower_.push_back(score.lo);
+      upper_.push_back(score.hi);
     }
     choose_free(to, counts);
     return counts;

@@ -1,5 +1,5 @@
-// The scores of the index are streamed in double, in whole rows, and of the same rows the logits of each
-// query head are asked for. So every row is chosen from once, for all heads.
+// The scores of the index are streamed in double, in whole rows: those of its first query, and of the
+// same rows those of its other queries and the logits of each query head are asked for. So every row is chosen from once, for all heads.
 #include "headfit/certify/selection.hpp"
 
 #include <memory>
@@ -9,6 +9,7 @@
 #include "headfit/base/errors.hpp"
 #include "headfit/certify/kept_mass.hpp"
 #include "headfit/certify/selected_keys.hpp"
+#include "headfit/certify/summed_scores.hpp"
 #include "headfit/certify/support.hpp"
 #include "headfit/logits/stream.hpp"
 
@@ -25,7 +26,6 @@ namespace {
 
 using detail::Choice;
 using detail::ChoiceCounts;
-using detail::ScoreError;
 
 // What all threads read and where they write; each row is written by one.
 struct Selection {
@@ -40,12 +40,16 @@ struct Selection {
   std::vector<char> open;  // rows that logits in double may decide
 };
 
-// What one pass reads: the index as a head of its own, and the heads whose logits are in T.
+// What one pass reads: each query head of the index as a head of its own, and the heads whose logits
+// are in T.
 template <class T>
 struct Pass {
-  const LogitSource<double>& index;
+  const std::vector<LogitSource<double>>& index;
+  const PackedKeys<double>& index_keys;
   const LogitSource<T>& heads;
   const PackedKeys<T>& keys;
+
+  const LogitSource<double>& streamed() const { return index.front(); }
 };
 
 template <class T>
@@ -55,15 +59,23 @@ class SelectionFold : public WholeRows<double> {
       : pass_(pass),
         all_(selection),
         reader_(std::make_unique<LogitReader<T>>(pass.heads, pass.keys)),
-        index_queries_(pass.index.q),
         queries_(pass.heads.q),
-        chosen_(selection.options) {}
+        chosen_(selection.options) {
+    for (const LogitSource<double>& head : pass.index) {
+      index_queries_.emplace_back(head.q);
+      index_readers_.push_back(std::make_unique<LogitReader<double>>(head, pass.index_keys));
+    }
+  }
 
   void entries(const RowBlock& block, Index r, const Entries<double>& scores) {
-    const Index row = pass_.index.row_at(block.first + r), count = scores.count();
+    const Index row = pass_.streamed().row_at(block.first + r), count = scores.count();
     const auto place = [&](Index c) { return scores.column(c); };
     choices_.resize(static_cast<std::size_t>(count));
-    const ChoiceCounts counts = choose(row, scores.data, count, place, choices_.data());
+    const Index seen = is_sum() ? to_softmax(scores.data, count) : 0;
+    for (Index h = 1; h < index_heads(); ++h) {
+      add_softmax(reader_of(h).read(0, row, scores.columns).data, count, scores.data);
+    }
+    const ChoiceCounts counts = choose(row, scores.data, count, seen, place, choices_.data());
     for (Index h = 0; h < pass_.heads.q.count; ++h) {
       const Entries<T> logits = reader_->read(h, row, scores.columns);
       judge(h, row, logits.data, choices_.data(), count, counts);
@@ -76,9 +88,12 @@ class SelectionFold : public WholeRows<double> {
     const auto place = [&](Index c) { return block.col_begin + c; };
     choices_.resize(static_cast<std::size_t>(block.count * count));
     counts_.resize(static_cast<std::size_t>(block.count));
+    seen_.resize(static_cast<std::size_t>(block.count));
+    if (is_sum()) sum_up(block, count);
     for (Index r = 0; r < block.count; ++r) {
-      counts_[static_cast<std::size_t>(r)] = choose(pass_.index.row_at(block.first + r), row(r),
-                                                    count, place, choices_.data() + r * count);
+      const auto at = static_cast<std::size_t>(r);
+      counts_[at] = choose(pass_.streamed().row_at(block.first + r), row(r), count, seen_[at],
+                           place, choices_.data() + r * count);
     }
     // The panels of another type may have another width.
     RowBlock part{0, block.first, block.count, 0, block.col_end};
@@ -97,16 +112,51 @@ class SelectionFold : public WholeRows<double> {
   }
 
  private:
+  bool is_sum() const { return all_.options.form == IndexForm::sum; }
+  Index index_heads() const { return std::ssize(pass_.index); }
+  LogitReader<double>& reader_of(Index h) { return *index_readers_[static_cast<std::size_t>(h)]; }
+
+  Index to_softmax(double* products, Index count) {
+    checkpoints_.after(8 * count);
+    return detail::to_softmax(products, count);
+  }
+  void add_softmax(double* products, Index count, double* sums) {
+    to_softmax(products, count);
+    for (Index c = 0; c < count; ++c) sums[c] += products[c];
+  }
+  // Replaces the products of a block with the first query by the sums of softmaxes.
+  void sum_up(const RowBlock& block, Index count) {
+    for (Index r = 0; r < block.count; ++r) {
+      seen_[static_cast<std::size_t>(r)] = to_softmax(row(r), count);
+    }
+    double* const products = others_.ensure(size(block));
+    for (Index h = 1; h < index_heads(); ++h) {
+      reader_of(h).read(block, products, stride());
+      for (Index r = 0; r < block.count; ++r) {
+        add_softmax(products + r * stride(), count, row(r));
+      }
+    }
+  }
+
+  // `seen` is how many keys are visible, for sums.
   template <class Place>
-  ChoiceCounts choose(Index row, const double* scores, Index count, const Place& place,
+  ChoiceCounts choose(Index row, const double* scores, Index count, Index seen, const Place& place,
                       Choice* to) {
-    const Index rows = pass_.index.q.rows, cols = pass_.index.k.rows;
-    const ScoreError error =
-        detail::score_error(pass_.index.q.cols, norm_above(index_queries_.row(0, row)),
-                            all_.key_norm_max);
+    const LogitSource<double>& index = pass_.streamed();
+    const Index cols = index.k.rows;
+    double q_norm = 0;
+    for (HeadRows<double>& queries : index_queries_) {
+      q_norm = std::max(q_norm, norm_above(queries.row(0, row)));
+    }
+    const auto choose_by = [&](const auto& error) {
+      return chosen_.choose(scores, count, row + cols - index.q.rows, place, [&](Index c) {
+        return error.of(scores[c], all_.key_norms[place(c)]);
+      }, to);
+    };
     const ChoiceCounts counts =
-        chosen_.choose(scores, count, row + cols - rows, place,
-                       [&](Index c) { return error.of(all_.key_norms[place(c)]); }, to);
+        is_sum() ? choose_by(detail::SumError::of(index.q.cols, index_heads(), q_norm,
+                                                  all_.key_norm_max, seen, cols))
+                 : choose_by(detail::score_error(index.q.cols, q_norm, all_.key_norm_max));
     all_.out.sure[static_cast<std::size_t>(row)] = counts.sure;
     all_.out.selected[static_cast<std::size_t>(row)] = counts.selected;
     if (all_.columns) {
@@ -171,12 +221,15 @@ class SelectionFold : public WholeRows<double> {
   const Pass<T> pass_;
   Selection& all_;
   std::unique_ptr<LogitReader<T>> reader_;  // it cannot be moved
-  HeadRows<double> index_queries_;
   HeadRows<T> queries_;
+  std::vector<HeadRows<double>> index_queries_;  // of each query head of the index
+  std::vector<std::unique_ptr<LogitReader<double>>> index_readers_;
   detail::SelectedKeys chosen_;
   detail::KeptMass mass_;
   std::vector<Choice> choices_;  // of the rows of a block, side by side
   std::vector<ChoiceCounts> counts_;
+  std::vector<Index> seen_;
+  Buffer<double> others_;  // products with another query head of the index
   Buffer<T> logits_;
   Checkpoints checkpoints_;
 };
@@ -196,14 +249,18 @@ double largest_norm(const Heads<T>& keys, Index count, Vector<double>* all = nul
   return largest;
 }
 
-void check_index(const Heads<float>& x, Index rows_of_head, Index read, const char* name) {
-  if (x.count != 1 || x.rows != rows_of_head) {
-    throw InputError(std::string(name) + " must be a matrix with " + std::to_string(rows_of_head) +
-                     " rows; got " + std::to_string(x.rows));
+void check_index(const Heads<float>& x, bool may_have_heads, Index rows_of_head, Index read,
+                 const char* name) {
+  if (!(x.count == 1 || (may_have_heads && x.count > 1)) || x.rows != rows_of_head) {
+    throw InputError(std::string(name) + " must be " + (may_have_heads ? "matrices" : "a matrix") +
+                     " with " + std::to_string(rows_of_head) + " rows; got " +
+                     std::to_string(x.rows));
   }
   HeadRows<float> rows(x);
   float largest = 0;
-  for (Index i = 0; i < read; ++i) checked_row(name, rows, 0, i, largest);
+  for (Index h = 0; h < x.count; ++h) {
+    for (Index i = 0; i < read; ++i) checked_row(name, rows, h, i, largest);
+  }
 }
 
 template <class T>
@@ -231,18 +288,19 @@ void check(const LogitSource<T>& source, const Heads<float>& q_index, const Head
     throw InputError("Q_index and K_index must have rows of the same size; got " +
                      std::to_string(q_index.cols) + " and " + std::to_string(k_index.cols));
   }
-  check_index(q_index, source.q.rows, source.q.rows, "Q_index");
-  check_index(k_index, source.k.rows, valid_keys(source, 0), "K_index");
+  const bool is_sum = options.form == IndexForm::sum;
+  check_index(q_index, is_sum, source.q.rows, source.q.rows, "Q_index");
+  check_index(k_index, false, source.k.rows, valid_keys(source, 0), "K_index");
 }
 
 template <class T>
-void judge_rows(const LogitSource<double>& index, const LogitSource<T>& heads, Selection& selection,
-                const Run& run) {
-  const KeyLayouts layouts = whole_row_layouts(index, run);
+void judge_rows(const std::vector<LogitSource<double>>& index, const LogitSource<T>& heads,
+                Selection& selection, const Run& run) {
+  const KeyLayouts layouts = whole_row_layouts(index.front(), run);
   const PackedKeys<T> keys(heads, 0, 1, run, layouts);
-  const Pass<T> pass{index, heads, keys};
-  const PackedKeys<double> index_keys(index, 0, 1, run, layouts);
-  stream_tiles(index, index_keys, run, [&] { return SelectionFold<T>(pass, selection); });
+  const PackedKeys<double> index_keys(index.front(), 0, 1, run, layouts);
+  const Pass<T> pass{index, index_keys, heads, keys};
+  stream_tiles(index.front(), index_keys, run, [&] { return SelectionFold<T>(pass, selection); });
 }
 
 }  // namespace
@@ -265,10 +323,14 @@ SelectionRows certify_selection(const LogitSource<T>& source, const Heads<float>
   selection.key_norm_max = largest_norm(k_index, valid, &selection.key_norms);
   for (Index h = 0; h < source.q.count; ++h) selection.sinks.push_back(source.sink(h));
   if (columns) std::fill_n(columns, rows * options.keys, Column(-1));
-  LogitSource<double> index;
-  index.q = detail::in_double(q_index);
-  index.k = detail::in_double(k_index);
-  index.mask = source.mask;
+  LogitSource<double> whole;
+  whole.q = detail::in_double(q_index);
+  whole.k = detail::in_double(k_index);
+  std::vector<LogitSource<double>> index;  // of each query head, with the mask that all share
+  for (Index h = 0; h < q_index.count; ++h) {
+    index.push_back(query_head_of(whole, h));
+    index.back().mask = source.mask;
+  }
   LogitSource<T> heads = source;
   heads.softcap = 0;  // the fold caps products
   heads.sinks = nullptr;
@@ -285,7 +347,8 @@ SelectionRows certify_selection(const LogitSource<T>& source, const Heads<float>
     wide.group = heads.group;
     wide.scale = heads.scale;
     wide.mask = heads.mask;
-    wide.rows = index.rows = std::span<const Index>(open);
+    wide.rows = std::span<const Index>(open);
+    for (LogitSource<double>& head : index) head.rows = wide.rows;
     if (!open.empty()) judge_rows(index, wide, selection, run);
   }
   return std::move(selection.out);

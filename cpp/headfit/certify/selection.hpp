@@ -3,8 +3,9 @@
 // numbers, for every kernel that computes the scores in float32, whatever its order of summation and
 // its rule for ties.
 //
-// An index has one query and one key of a few numbers for each query and each key of the heads. The
-// score of a key is their product. Of what a row sees, the first keys and the last ones before its
+// An index has one key of a few numbers for each key of the heads, and for each row one query (the form
+// "dot") or one for each of some heads ("sum"). The score of a key is their product, or the logarithm of
+// the sum over heads of the softmax of their products. Of what a row sees, the first keys and the last ones before its
 // own position are kept always. Of the others, the free keys, those with the largest scores are
 // selected, as many as are left.
 #pragma once
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "headfit/attention/index_form.hpp"
 #include "headfit/certify/certificate.hpp"
 
 namespace headfit {
@@ -21,6 +23,7 @@ struct SelectionOptions {
   Index first = 4;  // the first keys that a row sees
   Index window = 32;  // a row's own position and those before it
   double mass = 0.9;  // the share of the attention that every row must keep
+  IndexForm form = IndexForm::dot;
 
   // How many free keys a row selects, if it has as many.
   Index budget() const { return keys - first - window; }
@@ -41,8 +44,8 @@ struct SelectionRows {
 };
 
 // Judges the index with the rounded queries and keys `q_index` and `k_index`, one of each for every row
-// and every key of `source`. Its query heads share one key head and one mask; they may have a soft-cap
-// and sinks, but no bias and no rotary positions. `columns`, where it is not null, receives the
+// and every key of `source`; in the form "sum" queries of as many heads as it has. The query heads of the source share one key head and one mask; they may have a
+// soft-cap and sinks, but no bias and no rotary positions. `columns`, where it is not null, receives the
 // surely selected keys of each row, rising, `options.keys` places a row, with -1 behind them.
 //
 // Scores are computed in double. The heads' logits are computed in T, and again in double for rows

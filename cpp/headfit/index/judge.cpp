@@ -145,19 +145,21 @@ void score_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
 IndexNumbers index_numbers(const LogitSource<float>& passage, const Matrix<float>& maps,
                            const IndexOptions& options, const Run& run) {
   check_call(passage, maps);
-  if (options.form != IndexForm::dot) {
-    throw InputError("only an index of the form dot has one query for all heads");
-  }
-  IndexNumbers numbers{Matrix<float>(passage.q.rows, maps.cols()), {}};
   IndexProducts keys;
   keys.open(passage, maps, options);
+  const Index rows_of_head = passage.q.rows;
+  IndexNumbers numbers{Matrix<float>(keys.heads() * rows_of_head, maps.cols()), {}};
   numbers.keys = keys.keys();
-  parallel_rows(passage.q.rows, run, [&] {
+  parallel_rows(rows_of_head, run, [&] {
     return [&, products = keys, rows = std::vector<Index>()](Index first, Index end) mutable {
-      rows.resize(static_cast<std::size_t>(end - first));
+      const Index count = end - first;
+      rows.resize(static_cast<std::size_t>(count));
       std::iota(rows.begin(), rows.end(), first);
       products.map_queries(rows);
-      numbers.queries.middleRows(first, end - first) = products.queries();
+      for (Index h = 0; h < products.heads(); ++h) {
+        numbers.queries.middleRows(h * rows_of_head + first, count) =
+            products.queries().middleRows(h * count, count);
+      }
     };
   }, index::chunk_rows);
   return numbers;

@@ -30,8 +30,8 @@ void select_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
 void score_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
                 const IndexOptions& options, float* out, const Run& run);
 
-// What an index of the form `dot` stores of the queries and keys of a passage: a row for each, to the
-// last bit as the functions above use them.
+// What an index stores of the queries and keys of a passage: a row for each, to the last bit as the
+// functions above use them. The form `sum` has queries of each head, one head below the other.
 struct IndexNumbers {
   Matrix<float> queries, keys;
 };

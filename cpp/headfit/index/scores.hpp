@@ -8,6 +8,7 @@
 
 #include <array>
 
+#include "headfit/attention/index_form.hpp"
 #include "headfit/index/format.hpp"
 #include "headfit/logits/source.hpp"
 
@@ -23,8 +24,6 @@ inline Eigen::Map<Eigen::ArrayXf> part_of(float* row, Index first, Index count) 
 }
 
 }  // namespace index
-
-enum class IndexForm { sum, dot };
 
 // The keys of a row that are attended to whatever their scores are: the first ones that it sees, and
 // those at its own position and before it, so many in all.

@@ -1,4 +1,4 @@
-"""`headfit describe`, `sparsify`, `shrink`, `compress` and `plot`: queries and keys in files."""
+"""`headfit describe`, `sparsify`, `shrink`, `compress`, `selection` and `plot`: heads in files."""
 
 from functools import partial
 from pathlib import Path
@@ -99,6 +99,37 @@ def compress(call: Call) -> Outcome:
     maps = hf.compress(arguments.pop("Q"), **arguments, **call, curve_dims=())
     call.files.write(file, maps.save)
     return outcome(file, maps, maps.reached)
+
+
+ROWS = ("row_mass", "row_most", "row_status", "sure", "selected")
+
+
+@command(
+    files.HEADS,
+    option("--index", type=Path, required=True, metavar="INDEX",
+           help="an index of a key head that hf.index(...).save wrote, .npz or .safetensors"),
+    option("-o", "--output", suffixes=(".npz",), metavar="ROWS",
+           help=f"{', '.join(ROWS)} of the certificate, .npz, or -"),
+    options_of(
+        hf.certify_selection, "keys mass num_threads",
+        keys={"help": "how many keys a row attends to (default: as in the index)"},
+    ),
+)  # fmt: skip
+def selection(call: Call) -> Outcome:
+    """Prove how much of its attention each row keeps with the keys that an index selects.
+
+    headfit selection head.npz --index index.npz --mask causal --mass 0.5
+    headfit selection group.npz --index index.safetensors --keys 128 -o rows.npz --json
+    """
+    file, index = call.pop("file"), hf.results.Index.load(call.pop("index"))
+    rows = call.pop("output", None)
+    attention = files.attention_of(files.read(file, "file", "Q and K"), call)
+    call.say(f"certifying {attention}")
+    kept = index.certify(attention, **call)
+    if rows:
+        arrays = {name: getattr(kept, name) for name in ROWS}
+        call.files.write(rows, partial(save_arrays, arrays=arrays))
+    return outcome(file, kept, kept.holds)
 
 
 KINDS = {

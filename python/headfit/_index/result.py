@@ -318,8 +318,8 @@ class Index(Stored):
     ) -> SelectionCertificate:
         """Prove how much of its attention each row surely keeps, as `certify_selection` does.
 
-        About queries and keys as they are in float32, with positions applied, and what this index,
-        of the form "dot", stores of them: to the last bit as `select` uses it.
+        About queries and keys as they are in float32, with positions applied, and what this index
+        stores of them: to the last bit as `select` uses it.
 
         Parameters
         ----------
@@ -331,15 +331,15 @@ class Index(Stored):
         Raises
         ------
         InputError, NonFiniteError
-            For arguments that do not fit, and for an index of the form "sum".
+            For arguments that do not fit.
         """
-        if self.form != "dot":
-            raise InputError("certify needs an index of the form 'dot', whose score is one product")
         own, threads = self._passage(Q, K, options), thread_count(num_threads)
-        small = _core.index_numbers(own.core, self._maps, self._core_options, threads)
+        of_q, of_k = _core.index_numbers(own.core, self._maps, self._core_options, threads)
+        if self.form == "sum":
+            of_q = of_q.reshape(len(self.P_q), own.n, self.dim)
         return certify_selection(
-            own, None, *small, keys=self._count(keys), window=self.window, first=self.first,
-            mass=mass, columns=columns, num_threads=threads,
+            own, None, of_q, of_k, keys=self._count(keys), window=self.window, first=self.first,
+            mass=mass, form=self.form, columns=columns, num_threads=threads,
         )  # fmt: skip
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import Attention, HeadLike
 from headfit._attention.logits import LogitKeywords, names_logit_options
-from headfit._base.arguments import as_count, as_flag, check_between, thread_count
-from headfit._base.arrays import as_matrix, computed_in
+from headfit._base.arguments import as_choice, as_count, as_flag, check_between, thread_count
+from headfit._base.arrays import as_contiguous, as_float_array, as_stack, computed_in
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, mask_text, number, plain_dict
 from headfit._base.machine import require_memory
@@ -50,7 +50,7 @@ class SelectionCertificate(Shown):
         that are kept always.
     columns : ndarray of int32, shape (n, keys), or None
         The surely selected keys of each row, rising, and -1 behind them, if they were asked for.
-    keys, window, first : int
+    keys, window, first, form : int or str
         As in the call.
     rescanned : int
         Rows whose logits were computed in float64 too, to decide them.
@@ -72,6 +72,7 @@ class SelectionCertificate(Shown):
     keys: int
     window: int
     first: int
+    form: str
     rescanned: int
     dim: int
     dtype: str
@@ -108,8 +109,8 @@ class SelectionCertificate(Shown):
             "surely selected": f"{self.sure.sum()} of {self.selected.sum()} keys, at most "
             f"{self.keys} a row with the last {self.window} and the first {self.first}",
             "about": f"the exact attention of the stored Q, K ({self.dtype}), with scores of "
-            f"{self.dim} stored numbers in float32, whatever the order of sums and the rule for "
-            f"ties; {self.rescanned} rows rescanned in float64",
+            f"{self.dim} stored numbers in float32, form {self.form!r}, whatever the order of sums "
+            f"and the rule for ties; {self.rescanned} rows rescanned in float64",
         }
 
     def __repr__(self) -> str:
@@ -136,6 +137,7 @@ def certify_selection(
     window: int = 32,
     first: int = 4,
     mass: float = 0.9,
+    form: str = "dot",
     columns: bool = False,
     num_threads: int | None = None,
     **options: Unpack[LogitKeywords],
@@ -151,10 +153,9 @@ def certify_selection(
     Q, K : array_like, shape (..., n, D) and (m, D)
         Queries of one or several heads and the keys that they share; or Q an `Attention`, which
         has them and the options of the logits.
-    Q_index, K_index : array_like, shape (n, d) and (m, d)
+    Q_index, K_index : array_like, shape (n, d) or (..., n, d), and (m, d)
         What the index stores of each query and each key, rounded already, times its scale where
-        its dtype has one: numbers that float32 holds. The score of a key is the product of the two
-        (``form="dot"`` of `index`).
+        its dtype has one: numbers that float32 holds. In the form "sum", queries of each head.
     keys : int, default 64
         How many keys a row attends to, with those that are kept always; more than window + first.
     window, first : int, default 32 and 4
@@ -162,6 +163,9 @@ def certify_selection(
         the first keys that it sees. As in `index`.
     mass : float in (0, 1), default 0.9
         The share of the attention that every row of every head is to keep.
+    form : "dot" or "sum", default "dot"
+        What the score of a key is, as in `index`: the product of the two, or the logarithm of the
+        sum over heads of the softmax of their products over all visible keys.
     columns : bool, default False
         Whether to return which keys are surely selected too.
     num_threads : int, optional
@@ -196,11 +200,13 @@ def certify_selection(
     s_l - r_l > s_j + r_j. Two order statistics of a row tell all these. With L the sure keys and
     the lightest of those that may be selected, as many as are left, every selection keeps a mass of
     at least lo(L) / (lo(L) + hi(rest) + hi(sink)), sums of exponentials of exact logits enclosed as
-    in `certify`; it is bounded from above in the same way. docs/certificates.md says what this
-    covers: accumulators that truncate are not.
+    in `certify`; it is bounded from above in the same way. In the form "sum" the radius also bounds
+    what sums of n terms, exponentials and logarithms add, of which 4 units in the last place are
+    assumed. docs/certificates.md says what this covers: accumulators that truncate are not.
 
-    Takes O(n m (d + D heads)) time, the entries' share of it under a sparse mask, and O(m) memory
-    for each of a few rows of every thread, besides copies of Q, K and the index.
+    Takes O(n m (d + D heads)) time, with d for each query head of the index, the entries' share of
+    it under a sparse mask, and O(m) memory for each of a few rows of every thread, besides copies
+    of Q, K and the index.
 
     Examples
     --------
@@ -209,12 +215,17 @@ def certify_selection(
     >>> small = np.round(4 * X[:, :6]) / 4  # what an index may store
     >>> hf.certify_selection(3 * X, X, small, small, keys=40, window=8, first=2, mass=0.8)
     SelectionCertificate: ...
+    >>> heads = np.stack([small, -small])  # each looks for keys of its own
+    >>> kept = hf.certify_selection(3 * X, X, heads, small, form="sum", keys=40, window=8, first=2)
+    >>> kept.form
+    'sum'
     """
     if Q_index is None or K_index is None:
         raise InputError("certify_selection takes Q_index and K_index, the numbers of the index")
     window, first = as_count(window, "window", 1), as_count(first, "first", 0)
     keys = as_count(keys, "keys", window + first + 1)
     asked, threads = check_between(mass, "mass", 0, 1), thread_count(num_threads)
+    as_choice(form, "form", ("dot", "sum"))
     given = Attention.of(Q, K, **options)
     given.check_plain("certify_selection", "softcap", "key_lengths", "key_mask", "sinks")
     if math.prod(given.stored[1].shape[:-2]) != 1:
@@ -224,8 +235,8 @@ def certify_selection(
     # Copies, which nobody else can change meanwhile.
     own = {**vars(given.options), "mask": frozen_mask(given.mask)}
     attention = Attention(*(np.array(x) for x in given.stored), **own)
-    of_q, of_k = _stored(Q_index, "Q_index"), _stored(K_index, "K_index")
-    asks = _core.SelectionOptions(keys=keys, first=first, window=window, mass=asked)
+    of_q, of_k = _stored(Q_index, "Q_index", form == "sum"), _stored(K_index, "K_index")[0]
+    asks = _core.SelectionOptions(keys=keys, first=first, window=window, mass=asked, form=form)
     rows = _core.certify_selection(attention.core, of_q, of_k, asks, columns, threads)
     shape = (*attention.lead, attention.n)
     least, most, status = (rows[name].reshape(shape) for name in ("least", "most", "verdict"))
@@ -236,16 +247,18 @@ def certify_selection(
         worst=tuple(map(int, worst)) if least.size else None,
         row_mass=least, row_most=most, row_status=status,
         **{name: rows[name] for name in ("sure", "selected", "columns", "rescanned")},
-        keys=keys, window=window, first=first, dim=of_q.shape[1],
+        keys=keys, window=window, first=first, form=form, dim=of_q.shape[-1],
         dtype=str(computed_in(*attention.stored)), scale=attention.scale, mask=attention.mask,
     )  # fmt: skip
 
 
-def _stored(x: Any, name: str) -> NDArray[np.float32]:
-    """Return a copy of the numbers of an index, which float32 must hold."""
-    given = as_matrix(x, name)
+def _stored(x: Any, name: str, of_heads: bool = False) -> NDArray[np.float32]:
+    """Return a copy of the numbers of an index as a stack, which float32 must hold."""
+    given = as_float_array(x, name)
+    if given.ndim != 2 and not of_heads:
+        raise InputError(f"{name} must be a matrix; got shape {given.shape}")
     with np.errstate(over="ignore"):
         single = np.array(given, np.float32)
     if not np.array_equal(single, given, equal_nan=True):
         raise InputError(f"{name} must hold numbers of float32, rounded as the index stores them")
-    return single
+    return as_contiguous(as_stack(single))

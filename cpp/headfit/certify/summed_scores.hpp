@@ -1,0 +1,121 @@
+// Scores of an index of the form "sum", enclosed wherever kernels in float32 round.
+//
+// Let x_hj be the exact product of query head h and key j, L_h the logarithm of the sum of exp(x_hj)
+// over the visible keys, and w_j the sum of exp(x_hj - L_h) over the heads. The score is log w_j, and
+// keys with larger w_j have larger scores. A kernel computes, with u = 2^-24,
+//
+// - products X_hj, wrong by at most r_hj: `float32_kernels_radius`, for the scale 1;
+// - for each head one shift M_h, the largest X_hj so far or in all, rounded twice at most;
+// - exponentials e_hj of X_hj - M_h, and their sum S_h, of n terms in any order. Blocks of 16 keys or
+//   more may have shifts of their own: sums are multiplied by the exponential of the difference where
+//   the shift grows;
+// - then either   A  C_h = M_h + log S_h, scores as log sum_h exp(X_hj - C_h), the largest term first,
+//          or     B  the sum over h of e_hj / S_h, or its logarithm or mean,
+//          or     C  the sum over h of exp(X_hj - C_h), the same.
+//
+// Assumed are: exponents that are wrong by at most 4 u of their size (powers of 2 of multiples of log2 e
+// are within that); exponentials and quotients within 2^-21 = 8 u of their size, and exponentials
+// below 2^-126 within 2^-125; an exponential of 0 that is 1; logarithms within 8 u (1 + their size);
+// all sums rounded to float32, subnormal numbers kept or flushed to zero.
+//
+// An error e of a logarithm is a factor exp(e) of what it is taken of; so all below are errors of
+// logarithms, which add up. An exponent z <= 1 that is wrong by a |z| is, in a sum of n exponentials
+// with the largest of about 1, worth a (1 + log n): by the inequality of power means the sum of
+// exp(z (1 - a)) is at most n^a times that of exp(z), and exp(a) comes from z > 0. Likewise the sum over
+// h of exp(z_h (1 +- a)) with the logarithm s is off by a (|s| + log G) for G heads.
+//
+// Of each head, the same for all its keys:
+//   log S_h: r_h = max_j r_hj of the products, 8 u of the exponentials, 4 u (2 + log n) of exponents,
+//            gamma_N of sums and blocks, with N = n + 9 min(n, m / 16 + 1): each block multiplies by an
+//            exponential, 8 u, and rounds, u;
+//   C_h:     8 u (2 + log n) of the logarithm, and to round M_h and C_h 4 u ||q_h|| max ||k|| and
+//            u (2 + log n).
+// Of each key: r_j = max_h r_hj; exponents twice, in all 8 u (|s| + log G + 2), since X_hj - M_h and
+// X_hj - C_h are at most |log w_hj| + 2; exponentials 8 u, one of a block's shift with its product 9 u, the
+// quotient 8 u; the sum over heads (G + 1) u; a logarithm 8 u (2 + |s| + log G), and the sum with the
+// largest term u (2 + |s|). In all a score s is off by at most
+//   r_j + r_h + 4 u ||q_h|| max ||k|| + gamma_N + u (112 + 2 G + 16 log n + 20 (|s| + log G)),
+// where 20 u and more are left for terms of second order. It is used where it is below 1/2, even at
+// |s| = 100, and what keys have in common too: then |M_h - max_j x_hj| < 1 and S_h > 1/3. With one head what its keys have in common
+// moves all scores alike, and no order depends on it: r_j and 20 (|s| + log G) and 112 + 2 G remain.
+//
+// What underflows is lost: in all less than G 2^-120 of w_j, 2^-125 over S_h >= 1/3 of each e_hj and as
+// much again of quotients and sums. B and C round it to 0. Below exp(-100), where A still tells keys
+// apart, an end from above is taken at exp(-100).
+//
+// The scan itself is a kernel of kind B, with units in the last place that are 2^29 times smaller: it is
+// within a share of 2^-20 of the bound, and so are the roundings of these formulas.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "headfit/certify/rounding.hpp"
+
+namespace headfit::detail {
+
+// Replaces the products of a head in one row by their softmax; -inf where a key is masked stays so.
+// Returns how many keys are visible.
+inline Index to_softmax(double* x, Index count) {
+  const double shift = count > 0 ? *std::max_element(x, x + count) : -no_bound;
+  if (shift == -no_bound) return 0;
+  double sum = 0;
+  Index seen = 0;
+  for (Index c = 0; c < count; ++c) {
+    if (x[c] == -no_bound) continue;
+    x[c] = std::exp(x[c] - shift);
+    sum += x[c];
+    ++seen;
+  }
+  for (Index c = 0; c < count; ++c) x[c] /= sum;
+  return seen;
+}
+
+// What is known of the scores of a row: a kernel's, as a sum of softmaxes, is within the ends, up to a
+// factor that all keys of the row share.
+class SumError {
+ public:
+  // Of `heads` query heads, none has a longer query in this row than q_norm_max, and of `seen` visible
+  // keys of `cols` none is longer than k_norm_max.
+  static SumError of(Index depth, Index heads, double q_norm_max, double k_norm_max, Index seen,
+                     Index cols) {
+    SumError error;
+    if (seen == 0) return error;
+    const double d = static_cast<double>(depth), count = static_cast<double>(heads);
+    const double n = static_cast<double>(seen);
+    const double blocks = std::min(n, static_cast<double>(cols) / 16 + 1);
+    constexpr double least = static_cast<double>(std::numeric_limits<float>::min());
+    // What the keys of a head have in common; infinite where a product may overflow.
+    const double common = float32_kernels_radius(1, depth, q_norm_max, k_norm_max) +
+                          unit * (4 * q_norm_max * k_norm_max + 16 * std::log(n)) +
+                          gamma_above<float>(n + 9 * blocks);
+    error.per_norm_ = gamma_above<float>(d + 9) * q_norm_max;
+    error.constant_ = 32 * d * least * (1 + q_norm_max + k_norm_max) +
+                      unit * (112 + 2 * count + 20 * std::log(count)) + (heads > 1 ? common : 0);
+    error.lost_ = count * 0x1p-120;
+    error.is_known_ = common < 0.5 && error.at(lowest_log, k_norm_max) < 0.5;
+    return error;
+  }
+
+  // The ends for a sum of softmaxes as the scan computes it.
+  Enclosure of(double sum, double k_norm) const {
+    if (!is_known_) return Enclosure::unknown();
+    const double log_sum = sum > 0 ? std::max(std::log(sum), lowest_log) : lowest_log;
+    const double e = at(log_sum, k_norm);
+    // exp(-e) >= 1 - e, and exp(e) <= 1 + e + e^2 up to e = 1/2.
+    return {sum * (1 - e) - lost_, std::max(sum, least_sum) * (1 + e + e * e) + lost_};
+  }
+
+ private:
+  static constexpr double unit = 0x1p-24;
+  static constexpr double lowest_log = -100, least_sum = 0x1p-144;  // more than exp(-100)
+
+  double at(double log_sum, double k_norm) const {
+    return (per_norm_ * k_norm + constant_ + 20 * unit * std::abs(log_sum)) * (1 + 0x1p-20);
+  }
+
+  double per_norm_ = 0, constant_ = 0, lost_ = 0;
+  bool is_known_ = false;
+};
+
+}  // namespace headfit::detail

@@ -783,6 +783,11 @@ def index_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[
         "passages": [*no_passages, passages, {"b": passages}], "keys": keys,
         "num_threads": known["num_threads"],
     }, says)  # fmt: skip
+    layers = hf.index(**{**quick, "passages": {("a", 0): passages}, "effort": 0})
+    yield Door("Indexes.sharing", layers.sharing, {"passages": {("a", 0): passages}}, {
+        "passages": [*no_passages, passages, {"b": passages}], "keys": keys,
+        "num_threads": known["num_threads"],
+    }, says)  # fmt: skip
     yield Door("Index.store", found.store, {"K": K[0]}, {"K": others})
     paths = [*NOT_PATH, folder / "x", folder, folder / "no folder" / "x.npz", Path("/proc/x.npz")]
     yield Door("Index.save", found.save, {"path": folder / "made.npz"}, {"path": paths})

@@ -80,6 +80,9 @@ def made() -> dict[str, object]:
         "IndexQuality": found["<b>"].quality,
         "IndexQualities": found.judge({"<b>": heads_given, ("a", 1): heads_given}),
         "IndexCurve": found.curve,
+        "IndexSharing": hf.results.Indexes({("<b>", 0): found["<b>"]}, 0.0).sharing(
+            {("<b>", 0): heads_given}
+        ),
         "Indexes": found,
         "Sparsified": hf.sparsify(Q, K, mask="causal", per_row=3, per_column=4),
         "AttentionStats": head.stats(shares=(0.5, 0.9)),
@@ -102,7 +105,8 @@ NAMES = (
     "Target", "Fit", "Fit in a module", "Fit without a certificate", "Search", "Certificate",
     "Certificate of a matrix", "Certificate without mass", "SelectionCertificate", "Attention",
     "Attention of heads", "Comparison", "ShrinkResult", "TvCurve", "Compressed",
-    "CompressedHeads", "Index", "IndexQuality", "IndexQualities", "IndexCurve", "Indexes",
+    "CompressedHeads", "Index", "IndexQuality", "IndexQualities", "IndexCurve", "IndexSharing",
+    "Indexes",
     "Sparsified", "AttentionStats", "AttentionStats of heads", "HeadTable", "ModelTable", "Plan",
     "RopeFilter", "LowerBound", "Sweep",
 )  # fmt: skip

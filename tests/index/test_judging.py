@@ -185,6 +185,73 @@ def test_bad_arguments() -> None:
             hf.index({"it": passages()["first", 0]}, **{**SETTINGS, **options})
 
 
+# Sharing
+
+
+def slow_gain(at: Any, name: Any, given: Any, keys: int) -> float:
+    """The gain of a key head of layer `name` with the keys that an index of layer `at` selects."""
+    gained = best = 0.0
+    for own, other in zip(given[name], given[at], strict=True):
+        p = hf.attention_matrix(own.Q, own.K, mask=own.mask).mean(axis=0)
+        columns = found()[at].select(other, keys=keys)
+        for i, row in enumerate(p):
+            free = [j for j in np.flatnonzero(row)[FIRST:] if j <= i - WINDOW]
+            if len(free) > keys - WINDOW - FIRST:
+                gained += sum(row[j] for j in columns[i] if j in free)
+                best += np.sort(row[free])[FIRST + WINDOW - keys :].sum()
+    return gained / best if best else np.nan
+
+
+@pytest.mark.parametrize("mask", ["causal", ("window", 20)])
+def test_sharing_is_the_gain_with_the_keys_of_an_earlier_layer(mask: Any) -> None:
+    given = {**part(passages(), 5, 6)}
+    for g in (0, 1):  # in one layer alone
+        own = given["second", g]
+        given["second", g] = [hf.Attention(a.Q, a.K, mask=mask) for a in own]
+    for keys, threads in ((None, 2), (16, 1)):
+        shared = found().sharing(given, keys=keys, num_threads=threads)
+        assert shared.layers == LAYERS
+        for i, layer in enumerate(LAYERS):
+            for j, earlier in enumerate(LAYERS):
+                gains = [slow_gain((earlier, g), (layer, g), given, keys or KEYS) for g in (0, 1)]
+                expected = np.nan if j > i else np.mean(gains)
+                assert shared.gain[i, j] == pytest.approx(expected, abs=1e-4, nan_ok=True)
+    for i, layer in enumerate(LAYERS):
+        own = [found()[layer, g].judge(given[layer, g], keys=16).gain for g in (0, 1)]
+        assert shared.gain[i, i] == pytest.approx(np.mean(own), abs=1e-4)
+
+
+def test_neighbours_that_attend_alike_share_their_keys() -> None:
+    shared = found().sharing(part(passages(), 5, 6, 7))
+    gain = shared.gain
+    assert gain[1, 0] > 0.9 * gain[1, 1]
+    assert gain[2, 0] < gain[2, 2] - 0.1
+    _, names, *lines = repr(shared).splitlines()
+    assert names.split() == ["layer", "0", "1", "2"]
+    for i, line in enumerate(lines):
+        assert line.split() == [LAYERS[i], f"{i}", *(f"{x:.3f}" for x in gain[i, : i + 1])]
+    assert json.loads(json.dumps(shared.to_dict()))["gain"][0] == [gain[0, 0], None, None]
+    assert np.isnan(found().sharing(part(passages(), 5), keys=70).gain).all()
+
+
+def test_what_cannot_be_shared() -> None:
+    given = part(passages(), 5, 6)
+    fewer = {**given, ("third", 1): given["third", 1][:1]}
+    shorter = {**given, ("second", 0): given["second", 0][::-1]}
+    for bad in (fewer, shorter):
+        with pytest.raises(InputError, match="passages must be of the same tokens"):
+            found().sharing(bad)
+    with pytest.raises(InputError, match="passages must be a mapping"):
+        found().sharing(list(given.values()))
+    with pytest.raises(InputError, match="keys must"):
+        found().sharing(given, keys=6)
+    heads = dict(found().heads)
+    for names in (["a", "b"], [("a", 0), ("b", 1)], [("a", 0, 1), ("b", 0, 1)], [1, ("a", 0)]):
+        one = hf.results.Indexes(dict(zip(names, heads.values(), strict=False)), 0.0)
+        with pytest.raises(InputError, match=r"sharing needs names \(layer, key head\)"):
+            one.sharing(given)
+
+
 # Pictures
 
 
@@ -208,7 +275,7 @@ def test_a_picture_by_size() -> None:
 
 def test_a_picture_of_something_else() -> None:
     for bad in (None, found(), found()["first", 0], found()["first", 0].quality, 3):
-        with pytest.raises(InputError, match="result must be of index with curve_dims"):
+        with pytest.raises(InputError, match="result must be of index, with curve_dims"):
             hf.plot.index(bad)
     with pytest.raises(InputError, match="ax must be"):
         hf.plot.index(found(**CURVE), ax=3)

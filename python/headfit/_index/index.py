@@ -16,8 +16,9 @@ from headfit._base.types import PositionLike, Seed
 from headfit._compress.maps import split
 from headfit._compress.passages import checked_shares, of_each
 from headfit._fit.learned import effort_steps
+from headfit._index.formats import DTYPES
 from headfit._index.group import Group
-from headfit._index.quality import DTYPES, IndexCurve
+from headfit._index.quality import IndexCurve
 from headfit._index.result import FORMS, Index, Indexes
 from headfit._shrink.descent import Running, checked_sizes
 from headfit.errors import InputError

@@ -10,19 +10,10 @@ from numpy.typing import NDArray
 
 from headfit._base.display import Pictured, Shown, plain_dict, text_table
 from headfit._compress.maps import PARTS, by_eighths
-
-DTYPES = {"float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8, "int4": 4}
-"""The bits of a number; with 8 and fewer a key has a scale of 16 bits."""
-
+from headfit._index.formats import key_bytes
 
 FIGURES = ("share_mean", "share_05", "share_01", "share_worst", "gain")
 COLUMNS = ("dtype", "dim", "keys", "way", "bytes", *FIGURES)
-
-
-def key_bytes(dim: int, dtype: str) -> float:
-    """Return what is stored of a key, in bytes, its scale included."""
-    bits = DTYPES[dtype]
-    return bits * dim / 8 + (2 if bits <= 8 else 0)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -175,3 +166,31 @@ class IndexCurve(Pictured):
     def __repr__(self) -> str:
         cells = [[x if isinstance(x, str) else f"{x:.4g}" for x in row] for row in self._rows]
         return text_table("what indexes and closed forms find", COLUMNS, cells)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class IndexSharing(Pictured):
+    """What layers find with the keys that the indexes of earlier layers select.
+
+    Attributes
+    ----------
+    layers : tuple
+    gain : ndarray, shape (layers, layers)
+        A row for each layer and a column for the one whose indexes select, itself on the diagonal:
+        the mean gain of the key heads. NaN for later layers.
+    """
+
+    layers: tuple[Any, ...]
+    gain: NDArray[np.float64]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as plain Python values, for JSON."""
+        return plain_dict(vars(self))
+
+    def __repr__(self) -> str:
+        rows = [
+            [f"{name}", f"{at}", *("" if np.isnan(x) else f"{x:.3f}" for x in self.gain[at])]
+            for at, name in enumerate(self.layers)
+        ]
+        title = "gain with the keys that an earlier layer selects"
+        return text_table(title, ["layer", "", *map(str, range(len(rows)))], rows)

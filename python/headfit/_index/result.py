@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +24,10 @@ from headfit._cache.stored import (
     check_same_position,
     write,
 )
-from headfit._compress.passages import given_alone, of_each, rotated_float32
+from headfit._compress.passages import Made, given_alone, of_each, rotated_float32
+from headfit._index.formats import DTYPES, key_bytes
 from headfit._index.group import of_one_group
-from headfit._index.quality import DTYPES, IndexCurve, IndexQualities, IndexQuality, key_bytes
+from headfit._index.quality import IndexCurve, IndexQualities, IndexQuality, IndexSharing
 from headfit._selection.certify_selection import SelectionCertificate, certify_selection
 from headfit.errors import InputError
 
@@ -145,7 +146,7 @@ class Index(Stored):
             For arguments that do not fit.
         """
         core = self._passage(Q, K, options).core
-        return _core.score_keys(core, self._maps, self._core_options, thread_count(num_threads))
+        return _core.score_keys(core, *self._for_core, thread_count(num_threads))
 
     @standard_arithmetic()
     def select(
@@ -220,9 +221,7 @@ class Index(Stored):
         for place, passage in enumerate(given_alone(passages)):
             own = self._passage(passage, None, {}, place)
             lengths.append(own.m)
-            judged.append(
-                _core.judge_index(own.core, self._maps, self._core_options, count, threads)
-            )
+            judged.append(_core.judge_index(own.core, *self._for_core, count, threads))
         return IndexQuality.of(judged, lengths, count - self.window - self.first)
 
     @standard_arithmetic()
@@ -257,7 +256,7 @@ class Index(Stored):
         if self.form != "dot":
             raise InputError("certify needs an index of the form 'dot', whose score is one product")
         own, threads = self._passage(Q, K, options), thread_count(num_threads)
-        small = _core.index_numbers(own.core, self._maps, self._core_options, threads)
+        small = _core.index_numbers(own.core, *self._for_core, threads)
         return certify_selection(
             own, None, *small, keys=self._count(keys), window=self.window, first=self.first,
             mass=mass, columns=columns, num_threads=threads,
@@ -295,12 +294,9 @@ class Index(Stored):
         check_position(self.position, shape[0])
 
     @property
-    def _maps(self) -> NDArray[np.float32]:
-        return np.vstack([*self.P_q, self.P_k])
-
-    @property
-    def _core_options(self) -> Any:
-        return _core.IndexOptions(self.form, self.dtype, self.first, self.window)
+    def _for_core(self) -> tuple[NDArray[np.float32], Any]:
+        options = _core.IndexOptions(self.form, self.dtype, self.first, self.window)
+        return np.vstack([*self.P_q, self.P_k]), options
 
     def _count(self, keys: int | None) -> int:
         return as_count(self.keys if keys is None else keys, "keys", self.window + self.first + 1)
@@ -309,9 +305,7 @@ class Index(Stored):
         self, attention: Attention, count: int, num_threads: int | None
     ) -> NDArray[np.int32]:
         require_memory(4 * attention.n * count, f"a result with keys={count}")
-        return _core.select_keys(
-            attention.core, self._maps, self._core_options, count, thread_count(num_threads)
-        )
+        return _core.select_keys(attention.core, *self._for_core, count, thread_count(num_threads))
 
     def _passage(self, Q: Any, K: Any, options: dict[str, Any], place: int = 0) -> Attention:
         """Return a passage in float32, with positions applied; warn where it is too long."""
@@ -384,11 +378,7 @@ class Indexes(StoredByName[Index]):
         return IndexCurve(points) if points else None
 
     def judge(
-        self,
-        passages: Mapping[Any, Sequence[Any]],
-        *,
-        keys: int | None = None,
-        num_threads: int | None = None,
+        self, passages: Any, *, keys: int | None = None, num_threads: int | None = None
     ) -> IndexQualities:
         """Measure how much of their attention all key heads find in other passages.
 
@@ -414,18 +404,70 @@ class Indexes(StoredByName[Index]):
         >>> judged["a"].rows, judged.share_worst == min(judged[n].share_worst for n in heads)
         (100, True)
         """
-        judged = of_each(
-            self._with(passages), "key head",
-            lambda own: own[0].judge(own[1], keys=keys, num_threads=num_threads),
-        )  # fmt: skip
-        return IndexQualities.over(judged)
+        return IndexQualities.over(
+            self._each(passages, lambda x, own: x.judge(own, keys=keys, num_threads=num_threads))
+        )
 
-    def _with(self, passages: Any) -> dict[Any, tuple[Index, Any]]:
-        """Return each index with the passages that a user gives for it."""
+    @standard_arithmetic()
+    def sharing(
+        self, passages: Any, *, keys: int | None = None, num_threads: int | None = None
+    ) -> IndexSharing:
+        """Measure what layers find with the keys that the indexes of earlier layers select.
+
+        Each key head attends to the keys that the one of the same number selects in another layer.
+
+        Parameters
+        ----------
+        passages, keys, num_threads
+            As in `judge`. Passages of all key heads are of the same tokens.
+
+        Raises
+        ------
+        InputError, NonFiniteError
+            For arguments that do not fit, and for names that are not (layer, key head).
+
+        Examples
+        --------
+        >>> import numpy as np, headfit as hf
+        >>> x = np.random.default_rng(0).normal(size=(6, 2, 50, 8)) * 2
+        >>> heads = {(layer, 0): [*map(tuple, x * (1 + layer / 9))] for layer in range(3)}
+        >>> found = hf.index(heads, dim=4, window=8, keys=20, effort=0)
+        >>> found.sharing(heads).gain.shape
+        (3, 3)
+        """
+        layers = [*dict.fromkeys(name[0] for name in self.heads if isinstance(name, tuple))]
+        heads = [*dict.fromkeys(name[-1] for name in self.heads if isinstance(name, tuple))]
+        if {(layer, head) for layer in layers for head in heads} != self.heads.keys():
+            raise InputError("sharing needs names (layer, key head), the same heads in every layer")
+        count, threads = self.heads[layers[0], heads[0]]._count(keys), thread_count(num_threads)
+
+        def selected(index: Index, given: Any) -> list[tuple[Attention, NDArray[np.int32]]]:
+            own = [index._passage(x, None, {}, place) for place, x in enumerate(given_alone(given))]
+            return [(x, index._select(x, count, threads).ravel()) for x in own]
+
+        read = self._each(passages, selected)
+        if len({tuple((x.n, x.m) for x, _ in own) for own in read.values()}) > 1:
+            raise InputError("passages must be of the same tokens for all key heads")
+        gain = np.full((len(layers), len(layers)), math.nan)
+        for at, layer in enumerate(layers):
+            each = []
+            for head in heads:
+                mass = np.zeros(at + 2)
+                for *others, own in zip(*(read[x, head] for x in layers[: at + 1]), strict=True):
+                    columns = np.concatenate([x for _, x in (*others, own)])
+                    for_core = self.heads[layer, head]._for_core
+                    mass += _core.gained_mass(own[0].core, *for_core, count, columns, threads)
+                each.append(mass[:-1] / (mass[-1] or math.nan))
+            gain[at, : at + 1] = np.mean(each, axis=0)
+        return IndexSharing(tuple(layers), gain)
+
+    def _each(self, passages: Any, make: Callable[[Index, Any], Made]) -> dict[Any, Made]:
+        """Return what is made of each index and the passages that a user gives for it."""
         for name in self.heads:
             if not isinstance(passages, Mapping) or name not in passages:
                 raise InputError(f"passages must be a mapping with those of key head {name!r}")
-        return {name: (head, passages[name]) for name, head in self.heads.items()}
+        own = {name: (head, passages[name]) for name, head in self.heads.items()}
+        return of_each(own, "key head", lambda x: make(*x))
 
     def _facts(self) -> dict[str, str]:
         each = {name: {"finds": head.quality, **head.others} for name, head in self.heads.items()}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from itertools import cycle
 
-import numpy as np
-
 from headfit._base.arguments import shown
-from headfit._index.quality import IndexCurve, key_bytes
+from headfit._index.formats import key_bytes
+from headfit._index.quality import IndexCurve
 from headfit._index.result import Index, Indexes
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish, label_sizes
@@ -50,9 +49,7 @@ def index(result: Index | Indexes | IndexCurve, *, ax: Axes | None = None) -> tu
     """
     curve = result.curve if isinstance(result, (Index, Indexes)) else result
     if not isinstance(curve, IndexCurve):
-        raise InputError(
-            f"result must be of index with curve_dims, or a curve; got {shown(result)}"
-        )
+        raise InputError(f"result must be of index, with curve_dims; got {shown(result)}")
     ax = axes_or_new(ax, 6.6, 4.6)
     lines = list[Line2D]()
     formats = dict.fromkeys(at[1:] for at in curve.points)
@@ -68,7 +65,6 @@ def index(result: Index | Indexes | IndexCurve, *, ax: Axes | None = None) -> tu
             )  # fmt: skip
     for name, style in [*_WAYS.values()][1:]:
         ax.plot([], [], style, color=GREY, label=f"{name}, the same")
-    places = np.concatenate([line.get_xdata() for line in lines])
-    label_sizes(ax, places, log=bool(places.max() >= 4 * places.min()))
+    label_sizes(ax, [key_bytes(dim, dtype) for dim, dtype, _ in curve.points], log=True)
     finish(ax, "bytes of a key", "gain of the mass that is not kept anyway", columns=2)
     return tuple(lines)

@@ -18,12 +18,12 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "headfit"
 
-LINES, CODE, STATEMENTS = 28_000, 16_000, 14_012
+LINES, CODE, STATEMENTS = 28_000, 16_165, 14_140
 """The most that all of `python/` may have."""
 
 ROOM_LINES = {
     "_sweep": 900, "_cli": 1300, "_shrink + _soft": 1010, "_compress": 1250, "_base": 2000,
-    "_cache": 800, "_index": 850, "_plan": 1100, "_lower": 2700, "_attention": 3000, "_fit": 3600,
+    "_cache": 800, "_index": 1050, "_plan": 1100, "_lower": 2700, "_attention": 3000, "_fit": 3600,
     "plot": 2300, "torch": 2600, "patterns": 1500, "_filter": 1500, "_target": 1500,
     "_selection": 300,
 }  # fmt: skip

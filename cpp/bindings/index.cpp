@@ -65,6 +65,21 @@ py::tuple judge_index_of(const LogitArrays& passage, const py::array& maps,
                         array_of(judged.exact), array_of(judged.recall), array_of(judged.heaviest));
 }
 
+Array<double> gained_mass_of(const LogitArrays& passage, const py::array& maps,
+                             const IndexOptions& options, Index keys, const py::array& selections,
+                             int threads) {
+  const PythonRun run(threads);
+  const Array<Column> columns = vector_of<Column>(selections, "selections");
+  const LogitSource<float> source = passage.view<float>();
+  const Matrix<float> at = maps_of(maps);
+  Vector<double> gained;
+  {
+    const py::gil_scoped_release release;
+    gained = gained_mass(source, at, options, keys, span_of(columns), run);
+  }
+  return array_of(gained);
+}
+
 Array<Column> select_keys_of(const LogitArrays& passage, const py::array& maps,
                              const IndexOptions& options, Index keys, int threads) {
   const PythonRun run(threads);
@@ -143,6 +158,8 @@ void bind_index(py::module_& m) {
   // The members of IndexJudgement, in their order.
   m.def("judge_index", &judge_index_of, Standard(), py::arg("passage"), py::arg("maps"),
         py::arg("options"), py::arg("keys"), py::arg("threads"));
+  m.def("gained_mass", &gained_mass_of, Standard(), py::arg("passage"), py::arg("maps"),
+        py::arg("options"), py::arg("keys"), py::arg("selections"), py::arg("threads"));
   m.def("select_keys", &select_keys_of, Standard(), py::arg("passage"), py::arg("maps"),
         py::arg("options"), py::arg("keys"), py::arg("threads"));
   m.def("score_keys", &score_keys_of, Standard(), py::arg("passage"), py::arg("maps"),

@@ -234,6 +234,10 @@ TEST(what_is_found_are_the_best_keys) {
     std::vector<Column> found(static_cast<std::size_t>(p.n * keys));
     select_keys(p.source(), maps, options, keys, found.data(), Run{1, {}});
     const IndexJudgement judged = judge_index(p.source(), maps, options, keys, Run{2, {}});
+    std::vector<Column> both = found;  // and the first keys of each row, masked ones among them
+    for (Index i = 0; i < p.n * keys; ++i) both.push_back(static_cast<Column>(i % keys));
+    const Vector<double> gained = gained_mass(p.source(), maps, options, keys, both, Run{2, {}});
+    Vector<double> gains = Vector<double>::Zero(3);
     for (Index i = 0; i < p.n; ++i) {
       const Vector<double> scores = slow.scores(i), a = slow.attention(i);
       const std::vector<char> kept = slow.kept(i);
@@ -254,6 +258,11 @@ TEST(what_is_found_are_the_best_keys) {
         order.resize(std::min<std::size_t>(order.size(), 5));  // 12 less first 2 and window 5
         return order;
       };
+      if (free.size() > 5) {
+        gains[0] += judged.found[i] - judged.kept[i];
+        for (const Column j : free) gains[1] += j < keys ? a[j] : 0;
+        gains[2] += judged.exact[i] - judged.kept[i];
+      }
       std::vector<Column> expected = best(scores);
       const std::vector<Column> exact = best(a);
       double mass = of_kept, most = of_kept;
@@ -277,6 +286,7 @@ TEST(what_is_found_are_the_best_keys) {
       expected.resize(static_cast<std::size_t>(keys), -1);
       CHECK(std::equal(expected.begin(), expected.end(), found.begin() + i * keys));
     }
+    CHECK_THAT((gained - gains).cwiseAbs().maxCoeff() < 1e-3, gained, " ", gains);
   }
 }
 

@@ -374,6 +374,14 @@ def fit_indexes(
 def judge_index(
     passage: Logits, maps: _Float32, options: IndexOptions, keys: int, threads: int
 ) -> tuple[_Float64, _Float64, _Float64, _Float64, _Float64, _Float64]: ...
+def gained_mass(
+    passage: Logits,
+    maps: _Float32,
+    options: IndexOptions,
+    keys: int,
+    selections: NDArray[np.int32],
+    threads: int,
+) -> _Float64: ...
 def select_keys(
     passage: Logits, maps: _Float32, options: IndexOptions, keys: int, threads: int
 ) -> NDArray[np.int32]: ...

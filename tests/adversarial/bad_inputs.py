@@ -752,6 +752,8 @@ def index_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[
         "window": counts(1), "first": counts(0), "dtype": known["texts"], "form": known["texts"],
         "rotated": rotated, "length": optional(counts(N)), "held_out": between(0, 1),
         "validation": [*without(NOT_NUMBER, None), None, -0.1, 1, 1.5, np.inf, 10**400],
+        "curve_dims": [*JUNK, None, (0,), (5,), ["x"]], "curve_dtypes": [*JUNK, 5, ["x"], [None]],
+        "curve_keys": [*JUNK, 2, (2,), (7.5,), ["x"]],
     }, says)  # fmt: skip
     by_mass = {name: value for name, value in quick.items() if name != "dim"}
     yield Door("index(mass)", hf.index, by_mass, {"mass": optional(between(0, 1))})
@@ -775,6 +777,16 @@ def index_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[
     }, said)  # fmt: skip
     yield Door("Index.judge", found.judge, {"passages": passages}, {
         "passages": [x for x in no_passages if not isinstance(x, dict)], "keys": keys,
+        "num_threads": known["num_threads"],
+    }, says)  # fmt: skip
+    all_heads = hf.index(**{**quick, "passages": {"a": passages}, "effort": 0})
+    yield Door("Indexes.judge", all_heads.judge, {"passages": {"a": passages}}, {
+        "passages": [*no_passages, passages, {"b": passages}], "keys": keys,
+        "num_threads": known["num_threads"],
+    }, says)  # fmt: skip
+    layers = hf.index(**{**quick, "passages": {("a", 0): passages}, "effort": 0})
+    yield Door("Indexes.sharing", layers.sharing, {"passages": {("a", 0): passages}}, {
+        "passages": [*no_passages, passages, {"b": passages}], "keys": keys,
         "num_threads": known["num_threads"],
     }, says)  # fmt: skip
     yield Door("Index.store", found.store, {"K": K[0]}, {"K": others})

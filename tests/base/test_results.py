@@ -44,7 +44,8 @@ def made() -> dict[str, object]:
     small = hf.compress(passages, dim=2, mask="causal", **one)
     heads = hf.compress({("a", 0): passages, ("a", 1): passages[::-1]}, total=6, **one)
     quick = {"dim": 2, "keys": 8, "window": 2, "first": 1, "effort": 2, **one}
-    found = hf.index({"<b>": passages, ("a", 1): passages[::-1]}, **quick)
+    found = hf.index({"<b>": passages, ("a", 1): passages[::-1]}, **quick, curve_dims=(1, 2))
+    heads_given = [hf.Attention(x[0], x[1], mask="causal") for x in passages]
     points = hf.sweep.grid(pattern="band", n=[16, 32], neighbors=[1, 2], dim=8)
     with tempfile.TemporaryDirectory() as folder:
         swept = hf.sweep.run(points, Path(folder) / "<b>", workers=0, **one)
@@ -77,6 +78,11 @@ def made() -> dict[str, object]:
         "CompressedHeads": heads,
         "Index": found["<b>"],
         "IndexQuality": found["<b>"].quality,
+        "IndexQualities": found.judge({"<b>": heads_given, ("a", 1): heads_given}),
+        "IndexCurve": found.curve,
+        "IndexSharing": hf.results.Indexes({("<b>", 0): found["<b>"]}, 0.0).sharing(
+            {("<b>", 0): heads_given}
+        ),
         "Indexes": found,
         "Sparsified": hf.sparsify(Q, K, mask="causal", per_row=3, per_column=4),
         "AttentionStats": head.stats(shares=(0.5, 0.9)),
@@ -99,9 +105,10 @@ NAMES = (
     "Target", "Fit", "Fit in a module", "Fit without a certificate", "Search", "Certificate",
     "Certificate of a matrix", "Certificate without mass", "SelectionCertificate", "Attention",
     "Attention of heads", "Comparison", "ShrinkResult", "TvCurve", "Compressed",
-    "CompressedHeads", "Index", "IndexQuality", "Indexes", "Sparsified", "AttentionStats",
-    "AttentionStats of heads", "HeadTable", "ModelTable", "Plan", "RopeFilter", "LowerBound",
-    "Sweep",
+    "CompressedHeads", "Index", "IndexQuality", "IndexQualities", "IndexCurve", "IndexSharing",
+    "Indexes",
+    "Sparsified", "AttentionStats", "AttentionStats of heads", "HeadTable", "ModelTable", "Plan",
+    "RopeFilter", "LowerBound", "Sweep",
 )  # fmt: skip
 WITHOUT_DICT = ("Attention", "Attention of heads", "Sweep")
 TABLES = {

@@ -236,7 +236,7 @@ def test_what_is_certified_is_what_is_selected(
     found, (q, k), (options, _) = index(heads, form, dtype), passage(heads), MASKS[name]
     c = found.certify(q, k, mass=0.4, columns=True, **options)
     core = hf.Attention(np.float32(q), np.float32(k)).core
-    numbers = _core.index_numbers(core, found._maps, found._core_options, 1)
+    numbers = _core.index_numbers(core, *found._for_core, 1)
     maps = found.P_q if heads else found.P_q[0]
     mapped = q @ maps if heads is None else (q @ maps).sum(axis=0)
     if form == "sum":

@@ -75,6 +75,10 @@ def heads(Q: NDArray[Any], A: sp.csr_array) -> None:
         assert_type(found.apply(head), hf.Attention)
     else:
         assert_type(found["a"].store(Q), tuple[NDArray[np.float32], NDArray[np.float32]])
+        assert_type(found.judge({"a": [head]}, keys=80), hf.results.IndexQualities)
+        assert_type(found.judge({"a": [head]})["a"].gain, float)
+        assert_type(found.sharing({}).gain, NDArray[np.float64])
+        assert_type(found.curve, hf.results.IndexCurve | None)
     kept = hf.certify_selection(head, Q_index=Q, K_index=Q, keys=64, columns=True)
     assert_type(kept.raise_if_failed().row_mass, NDArray[np.float64])
     assert_type(hf.certify_selection(Q, Q, Q, Q, mask="causal").holds, bool)

@@ -111,6 +111,34 @@ IndexJudgement judge_index(const LogitSource<float>& passage, const Matrix<float
   return judged;
 }
 
+Vector<double> gained_mass(const LogitSource<float>& passage, const Matrix<float>& maps,
+                           const IndexOptions& options, Index keys,
+                           std::span<const Column> selections, const Run& run) {
+  const Index most = std::max<Index>(0, keys - options.kept.count());
+  const Index rows = passage.row_count(), size = static_cast<Index>(selections.size());
+  const Index count = rows * keys > 0 ? size / (rows * keys) : 0;
+  const auto is_bad = [&](Column c) { return c < -1 || c >= passage.k.rows; };
+  if (count * rows * keys != size || std::ranges::any_of(selections, is_bad)) {
+    throw InputError("selections must have columns of the passage, so many for each of its rows");
+  }
+  Matrix<double> gains = Matrix<double>::Zero(rows, count + 1);
+  for_scored_rows(passage, maps, options, true, run, [&] {
+    return [&, best = BestKeys()](Index row, const float* scores, const FreeKeys& free,
+                                  const float* p) mutable {
+      const std::span<const Index> exact = best.of(free, scores, p, most);
+      if (best.count() <= most) return;
+      for (const Index c : exact) gains(row, count) += static_cast<double>(p[c]);
+      for (Index s = 0; s < count; ++s) {
+        const auto first = static_cast<std::size_t>((s * rows + row) * keys);
+        for (const Column c : selections.subspan(first, static_cast<std::size_t>(keys))) {
+          if (free.has(c)) gains(row, s) += static_cast<double>(p[c]);
+        }
+      }
+    };
+  });
+  return gains.colwise().sum();
+}
+
 void select_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
                  const IndexOptions& options, Index keys, Column* out, const Run& run) {
   const Index most = std::max<Index>(0, keys - options.kept.count());

@@ -21,6 +21,13 @@ struct IndexJudgement {
 IndexJudgement judge_index(const LogitSource<float>& passage, const Matrix<float>& maps,
                            const IndexOptions& options, Index keys, const Run& run);
 
+// What selections of keys have of the attention beyond the keys that are kept anyway, summed over the
+// rows that see more than `keys` keys: for each selection, and last for the best keys. A selection has
+// `keys` columns for each row, -1 where there are fewer.
+Vector<double> gained_mass(const LogitSource<float>& passage, const Matrix<float>& maps,
+                           const IndexOptions& options, Index keys,
+                           std::span<const Column> selections, const Run& run);
+
 // Writes for each row the keys that it attends to, rising: those that are kept anyway and the best of
 // the others, `keys` in all. Remaining places get -1.
 void select_keys(const LogitSource<float>& passage, const Matrix<float>& maps,

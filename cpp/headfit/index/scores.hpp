@@ -48,6 +48,11 @@ struct FreeKeys {
       if (part.begin < part.end) work(part.begin, part.end - part.begin);
     }
   }
+  bool has(Index column) const {
+    return std::ranges::any_of(parts, [&](const ColumnRange& p) {
+      return p.begin <= column && column < p.end;
+    });
+  }
   // Calls work(column) for each column that is seen and not free.
   template <class Work>
   void for_kept(const Work& work) const {

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from headfit import _core
-from headfit._base.arguments import as_choice, as_count, check_between
+from headfit._base.arguments import LARGEST, as_choice, as_count, check_between
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import PositionLike, Seed
 from headfit._compress.maps import split
 from headfit._compress.passages import checked_shares, of_each
 from headfit._fit.learned import effort_steps
+from headfit._index.formats import DTYPES
 from headfit._index.group import Group
-from headfit._index.result import DTYPES, FORMS, Index, Indexes
-from headfit._shrink.descent import Running
+from headfit._index.quality import IndexCurve
+from headfit._index.result import FORMS, Index, Indexes
+from headfit._shrink.descent import Running, checked_sizes
 from headfit.errors import InputError
 
 EFFORTS = {"low": 100, "medium": 250, "high": 1000}
@@ -40,6 +44,9 @@ def index(
     held_out: float = 0.25,
     validation: float = 0.25,
     effort: str | int = "medium",
+    curve_dims: Sequence[int] = (),
+    curve_keys: Sequence[int] | None = None,
+    curve_dtypes: Sequence[str] | None = None,
     callback: Callable[[Any, float], Any] | None = None,
     rng: Seed = 0,
     num_threads: int | None = None,
@@ -87,6 +94,12 @@ def index(
         steps of the descent; as in `compress`. A single passage does all three.
     effort : "low", "medium", "high" or int, default "medium"
         The steps of the descent: 100, 250 or 1000. 0 takes the closed form.
+    curve_dims : sequence of int, optional
+        Sizes that are fitted besides, for ``result.curve``: what each finds in the passages that
+        judge.
+    curve_keys, curve_dtypes : sequence of int and of str, optional
+        For how many keys the curve is judged, and in which dtypes each of its sizes is fitted;
+        `keys` and `dtype` alone when None.
     callback : callable, optional
         Called after each fit with the name of the key head and the loss on the passages that
         choose. What it returns is not used.
@@ -147,36 +160,54 @@ def index(
     shares = checked_shares(held_out, validation)
     running = Running.of(effort=effort, callback=callback, rng=rng, num_threads=num_threads)
     descent = _core.IndexDescent(effort_steps(effort, EFFORTS, least=0), ROWS, running.seed)
+    counts = [keys] if curve_keys is None else checked_sizes(curve_keys, "curve_keys", LARGEST)
+    for count in counts:
+        as_count(count, "curve_keys", window + first + 1)
+    dtypes = np.ravel(np.array(dtype if curve_dtypes is None else curve_dtypes, object)).tolist()
+    for one in dtypes:
+        as_choice(one, "curve_dtypes", tuple(DTYPES))
 
     def checked(own: Any) -> Group:
         group = Group.checked(own, rotated, length, shares, running.seed)
         if bound is None:
             as_count(8 if dim is None else dim, "dim", 1, group.dim)
+        checked_sizes(curve_dims, "curve_dims", group.dim)
         return group
 
     groups = of_each(passages, "key head", checked)
     closed = {name: group.closed_forms() for name, group in groups.items()}
     cores = {name: group.core() for name, group in groups.items()}
+
     # The last size is tried where no smaller one suffices.
     sizes = (*SIZES, max(group.dim for group in groups.values()))
+    tried = [(x, dtype) for x in ((8 if dim is None else dim,) if bound is None else sizes)]
+    dims = checked_sizes(curve_dims, "curve_dims", sizes[-1])
+    wanted = [(size, kind) for kind in dtypes for size in dims]
     found: dict[Any, Index] = {}
-    for size in (8 if dim is None else dim,) if bound is None else sizes:
-        left = [name for name in groups if name not in found]
+    curves: dict[Any, dict[Any, Any]] = {name: {} for name in groups}
+    for size, kind in dict.fromkeys([*tried, *wanted]):
+        counted = counts if (size, kind) in wanted else []
+        left = [name for name in groups if counted or name not in found]
         starts = [
             groups[name].starts(closed[name], min(size, groups[name].dim), form) for name in left
         ]
         done = None if callback is None else lambda at, loss, n=left: callback(n[at], loss)
         fits = _core.fit_indexes(
             [cores[name] for name in left], [start["kq-svd"] for start in starts],
-            _core.IndexOptions(form, dtype, first, window), descent, done, running.threads,
+            _core.IndexOptions(form, kind, first, window), descent, done, running.threads,
         )  # fmt: skip
         for name, start, (maps, start_loss, loss, seconds) in zip(left, starts, fits, strict=True):
             group = groups[name]
             p_q, p_k = split(maps, group.heads)
             result = Index(
-                p_q, p_k, form, dtype, keys, window, first, group.length, group.position,
+                p_q, p_k, form, kind, keys, window, first, group.length, group.position,
                 **vars(group.parts), start_loss=start_loss, loss=loss, seconds=seconds,
             )  # fmt: skip
+            for count in counted:
+                point = _judged(replace(result, keys=count), group, start, running.threads)
+                curves[name][size, kind, count] = {"finds": point.quality, **point.others}
+            if name in found:
+                continue
             if bound is not None and size < group.dim:
                 quality = result.judge(group.part(group.parts.choosing))
                 if not quality.rows:
@@ -186,6 +217,8 @@ def index(
                 if quality.share_mean < bound:
                     continue
             found[name] = _judged(result, group, start, running.threads)
+    for name, points in curves.items():
+        found[name] = replace(found[name], curve=IndexCurve(points) if points else None)
     if not isinstance(passages, Mapping):
         return found[None]
     return Indexes({name: found[name] for name in groups}, time.perf_counter() - begun)

@@ -2,9 +2,9 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,7 +15,7 @@ from headfit._attention.attention import Attention
 from headfit._base.arguments import as_choice, as_count, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import Shown, plain_dict
+from headfit._base.display import plain_dict
 from headfit._base.machine import require_memory
 from headfit._cache.stored import (
     Stored,
@@ -24,98 +24,14 @@ from headfit._cache.stored import (
     check_same_position,
     write,
 )
-from headfit._compress.maps import PARTS, by_eighths
-from headfit._compress.passages import given_alone, rotated_float32
+from headfit._compress.passages import Made, given_alone, of_each, rotated_float32
+from headfit._index.formats import DTYPES, key_bytes
 from headfit._index.group import of_one_group
+from headfit._index.quality import IndexCurve, IndexQualities, IndexQuality, IndexSharing
 from headfit._selection.certify_selection import SelectionCertificate, certify_selection
 from headfit.errors import InputError
 
 FORMS = ("sum", "dot")
-DTYPES = {"float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8, "int4": 4}
-"""The bits of a number; with 8 and fewer a key has a scale of 16 bits."""
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class IndexQuality(Shown):
-    """How much of the attention the keys that an index finds have, over all rows of some passages.
-
-    Masses are shares of the mean attention of the query heads. Rows whose keys are all attended to
-    are left out.
-
-    Attributes
-    ----------
-    rows : int
-    mass, exact_mass, kept_mass : float
-        The mean mass of the keys found; of as many best keys; and of those that are kept anyway.
-    share_mean, share_05, share_01, share_worst : float
-        The mass found as a share of that of the best keys: mean, 5th and 1st percentile, least.
-    gain : float
-        The same of the mass beyond what is kept anyway, summed over rows.
-    recall : float
-        The mean share of the best keys that were found, those that are kept anyway left out.
-    heaviest : float
-        In how many rows the heaviest of these was found, as a share.
-    kl : float
-        The mean of -log of the mass found: the KL divergence of attention to the keys found from
-        the whole, in nats.
-    share_by_position : ndarray, shape (8,)
-        The mean share in each eighth of the longest passage; NaN without rows.
-    """
-
-    rows: int = 0
-    mass: float = math.nan
-    exact_mass: float = math.nan
-    kept_mass: float = math.nan
-    share_mean: float = math.nan
-    share_05: float = math.nan
-    share_01: float = math.nan
-    share_worst: float = math.nan
-    gain: float = math.nan
-    recall: float = math.nan
-    heaviest: float = math.nan
-    kl: float = math.nan
-    share_by_position: NDArray[np.float64] = field(default_factory=lambda: np.full(PARTS, np.nan))
-
-    @classmethod
-    def of(
-        cls, judged: Sequence[tuple[NDArray[np.float64], ...]], lengths: Sequence[int], keys: int
-    ) -> Self:
-        """Summarise what the core measured of the rows of passages that have more free keys."""
-        places = [m + np.arange(-len(rows[0]), 0) for rows, m in zip(judged, lengths, strict=True)]
-        place = np.concatenate(places).clip(0)
-        columns = [np.concatenate(column) for column in zip(*judged, strict=True)]
-        chosen = (columns[1] > keys) & (columns[3] > 0)
-        if not chosen.any():
-            return cls()
-        kept, _, found, exact, recall, heaviest = (column[chosen] for column in columns)
-        share, beyond = found / exact, (exact - kept).sum()
-        low = np.quantile(share, (0.05, 0.01, 0)).tolist()
-        with np.errstate(divide="ignore"):
-            kl = -np.log(found).mean()
-        figures = {
-            "mass": found.mean(), "exact_mass": exact.mean(), "kept_mass": kept.mean(),
-            "share_mean": share.mean(), "share_05": low[0], "share_01": low[1],
-            "share_worst": low[2], "gain": (found - kept).sum() / beyond if beyond > 0 else 1,
-            "recall": recall.mean(), "heaviest": heaviest.mean(), "kl": kl,
-        }  # fmt: skip
-        return cls(
-            rows=share.size,
-            **{name: float(value) for name, value in figures.items()},
-            share_by_position=by_eighths(share, place[chosen], place.max() + 1),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all as plain Python values, for JSON."""
-        return plain_dict(vars(self))
-
-    def _facts(self) -> dict[str, str]:
-        return {
-            "finds": f"{self.share_mean:.4f} of the best keys' mass (5% {self.share_05:.3f}, 1% "
-            f"{self.share_01:.3f}, worst {self.share_worst:.2f}), {self.gain:.3f} of what is not "
-            "kept anyway",
-            "mass": f"{self.mass:.4f}, of the best keys {self.exact_mass:.4f}",
-            "the heaviest key": f"in {self.heaviest:.1%} of the rows",
-        }
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -143,6 +59,8 @@ class Index(Stored):
         On the held-out passages.
     others : dict
         The same of closed forms of this size and dtype: "kq-svd" (the start) and "loki".
+    curve : IndexCurve or None
+        The same of the sizes of `curve_dims`; files do not have it.
     """
 
     _tensors = ("P_q", "P_k")
@@ -164,6 +82,11 @@ class Index(Stored):
     seconds: float
     quality: IndexQuality = field(default_factory=IndexQuality)
     others: dict[str, IndexQuality] = field(default_factory=dict)
+    curve: IndexCurve | None = None
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        return {name: x for name, x in super()._about.items() if name != "curve"}
 
     @property
     def dim(self) -> int:
@@ -173,8 +96,7 @@ class Index(Stored):
     @property
     def bytes(self) -> float:
         """What is stored of a key, in bytes, its scale included."""
-        bits = DTYPES[self.dtype]
-        return bits * self.dim / 8 + (2 if bits <= 8 else 0)
+        return key_bytes(self.dim, self.dtype)
 
     @standard_arithmetic()
     def store(self, K: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -224,7 +146,7 @@ class Index(Stored):
             For arguments that do not fit.
         """
         core = self._passage(Q, K, options).core
-        return _core.score_keys(core, self._maps, self._core_options, thread_count(num_threads))
+        return _core.score_keys(core, *self._for_core, thread_count(num_threads))
 
     @standard_arithmetic()
     def select(
@@ -299,9 +221,7 @@ class Index(Stored):
         for place, passage in enumerate(given_alone(passages)):
             own = self._passage(passage, None, {}, place)
             lengths.append(own.m)
-            judged.append(
-                _core.judge_index(own.core, self._maps, self._core_options, count, threads)
-            )
+            judged.append(_core.judge_index(own.core, *self._for_core, count, threads))
         return IndexQuality.of(judged, lengths, count - self.window - self.first)
 
     @standard_arithmetic()
@@ -334,7 +254,7 @@ class Index(Stored):
             For arguments that do not fit.
         """
         own, threads = self._passage(Q, K, options), thread_count(num_threads)
-        of_q, of_k = _core.index_numbers(own.core, self._maps, self._core_options, threads)
+        of_q, of_k = _core.index_numbers(own.core, *self._for_core, threads)
         if self.form == "sum":
             of_q = of_q.reshape(len(self.P_q), own.n, self.dim)
         return certify_selection(
@@ -374,12 +294,9 @@ class Index(Stored):
         check_position(self.position, shape[0])
 
     @property
-    def _maps(self) -> NDArray[np.float32]:
-        return np.vstack([*self.P_q, self.P_k])
-
-    @property
-    def _core_options(self) -> Any:
-        return _core.IndexOptions(self.form, self.dtype, self.first, self.window)
+    def _for_core(self) -> tuple[NDArray[np.float32], Any]:
+        options = _core.IndexOptions(self.form, self.dtype, self.first, self.window)
+        return np.vstack([*self.P_q, self.P_k]), options
 
     def _count(self, keys: int | None) -> int:
         return as_count(self.keys if keys is None else keys, "keys", self.window + self.first + 1)
@@ -388,9 +305,7 @@ class Index(Stored):
         self, attention: Attention, count: int, num_threads: int | None
     ) -> NDArray[np.int32]:
         require_memory(4 * attention.n * count, f"a result with keys={count}")
-        return _core.select_keys(
-            attention.core, self._maps, self._core_options, count, thread_count(num_threads)
-        )
+        return _core.select_keys(attention.core, *self._for_core, count, thread_count(num_threads))
 
     def _passage(self, Q: Any, K: Any, options: dict[str, Any], place: int = 0) -> Attention:
         """Return a passage in float32, with positions applied; warn where it is too long."""
@@ -417,7 +332,7 @@ class Index(Stored):
             "index": f"size {len(self.P_k)} -> {self.dim}, {self.dtype}, form {self.form!r}: "
             f"{self.bytes:g} bytes per key",
             "keys": f"{self.keys} a row, the last {self.window} and the first {self.first} always",
-            **{name: quality._facts()["finds"] for name, quality in qualities.items()},
+            **{name: quality.sentence for name, quality in qualities.items()},
             "time": f"{self.seconds:.3g} s",
         }
 
@@ -443,17 +358,126 @@ class Indexes(StoredByName[Index]):
         """The mean over key heads of what is stored of a key."""
         return self._mean("bytes")
 
+    @property
+    def curve(self) -> IndexCurve | None:
+        """What all find with each of the sizes, formats and numbers of keys of a curve.
+
+        Examples
+        --------
+        >>> import numpy as np, headfit as hf
+        >>> given = [*map(tuple, np.random.default_rng(0).normal(size=(4, 2, 50, 8)))]
+        >>> found = hf.index({"a head": given}, dim=2, window=8, keys=20, effort=0,
+        ...                  curve_dims=(2, 4), curve_keys=(20, 30))
+        >>> [*found.curve.points]
+        [(2, 'float8_e4m3fn', 20), (2, 'float8_e4m3fn', 30), ...]
+        """
+        own = {name: head.curve.points for name, head in self.heads.items() if head.curve}
+        at_all = next(iter(own.values()), ())
+        each = {at: {name: points[at] for name, points in own.items()} for at in at_all}
+        points = {at: IndexQualities.by_way(ways) for at, ways in each.items()}
+        return IndexCurve(points) if points else None
+
+    def judge(
+        self, passages: Any, *, keys: int | None = None, num_threads: int | None = None
+    ) -> IndexQualities:
+        """Measure how much of their attention all key heads find in other passages.
+
+        Parameters
+        ----------
+        passages : mapping
+            Passages of each key head by its name, as `CapturedHeads.passages` returns them.
+        keys, num_threads : int, optional
+            As in `Index.judge`.
+
+        Raises
+        ------
+        InputError, NonFiniteError
+            For arguments that do not fit; those of a key head name it.
+
+        Examples
+        --------
+        >>> import numpy as np, headfit as hf
+        >>> x = np.random.default_rng(0).normal(size=(6, 2, 50, 8)) * 2
+        >>> heads = {name: [*map(tuple, x * size)] for name, size in (("a", 1.0), ("b", 0.5))}
+        >>> found = hf.index({n: x[:4] for n, x in heads.items()}, dim=4, window=8, keys=20)
+        >>> judged = found.judge({name: x[4:] for name, x in heads.items()})
+        >>> judged["a"].rows, judged.share_worst == min(judged[n].share_worst for n in heads)
+        (100, True)
+        """
+        return IndexQualities.over(
+            self._each(passages, lambda x, own: x.judge(own, keys=keys, num_threads=num_threads))
+        )
+
+    @standard_arithmetic()
+    def sharing(
+        self, passages: Any, *, keys: int | None = None, num_threads: int | None = None
+    ) -> IndexSharing:
+        """Measure what layers find with the keys that the indexes of earlier layers select.
+
+        Each key head attends to the keys that the one of the same number selects in another layer.
+
+        Parameters
+        ----------
+        passages, keys, num_threads
+            As in `judge`. Passages of all key heads are of the same tokens.
+
+        Raises
+        ------
+        InputError, NonFiniteError
+            For arguments that do not fit, and for names that are not (layer, key head).
+
+        Examples
+        --------
+        >>> import numpy as np, headfit as hf
+        >>> x = np.random.default_rng(0).normal(size=(6, 2, 50, 8)) * 2
+        >>> heads = {(layer, 0): [*map(tuple, x * (1 + layer / 9))] for layer in range(3)}
+        >>> found = hf.index(heads, dim=4, window=8, keys=20, effort=0)
+        >>> found.sharing(heads).gain.shape
+        (3, 3)
+        """
+        layers = [*dict.fromkeys(name[0] for name in self.heads if isinstance(name, tuple))]
+        heads = [*dict.fromkeys(name[-1] for name in self.heads if isinstance(name, tuple))]
+        if {(layer, head) for layer in layers for head in heads} != self.heads.keys():
+            raise InputError("sharing needs names (layer, key head), the same heads in every layer")
+        count, threads = self.heads[layers[0], heads[0]]._count(keys), thread_count(num_threads)
+
+        def selected(index: Index, given: Any) -> list[tuple[Attention, NDArray[np.int32]]]:
+            own = [index._passage(x, None, {}, place) for place, x in enumerate(given_alone(given))]
+            return [(x, index._select(x, count, threads).ravel()) for x in own]
+
+        read = self._each(passages, selected)
+        if len({tuple((x.n, x.m) for x, _ in own) for own in read.values()}) > 1:
+            raise InputError("passages must be of the same tokens for all key heads")
+        gain = np.full((len(layers), len(layers)), math.nan)
+        for at, layer in enumerate(layers):
+            each = []
+            for head in heads:
+                mass = np.zeros(at + 2)
+                for *others, own in zip(*(read[x, head] for x in layers[: at + 1]), strict=True):
+                    columns = np.concatenate([x for _, x in (*others, own)])
+                    for_core = self.heads[layer, head]._for_core
+                    mass += _core.gained_mass(own[0].core, *for_core, count, columns, threads)
+                each.append(mass[:-1] / (mass[-1] or math.nan))
+            gain[at, : at + 1] = np.mean(each, axis=0)
+        return IndexSharing(tuple(layers), gain)
+
+    def _each(self, passages: Any, make: Callable[[Index, Any], Made]) -> dict[Any, Made]:
+        """Return what is made of each index and the passages that a user gives for it."""
+        for name in self.heads:
+            if not isinstance(passages, Mapping) or name not in passages:
+                raise InputError(f"passages must be a mapping with those of key head {name!r}")
+        own = {name: (head, passages[name]) for name, head in self.heads.items()}
+        return of_each(own, "key head", lambda x: make(*x))
+
     def _facts(self) -> dict[str, str]:
-        ways = {"finds": [head.quality for head in self.heads.values()]}
-        for name in ("kq-svd", "loki"):
-            ways[name] = [head.others[name] for head in self.heads.values()]
-        shares = {way: [x.share_mean for x in of if x.rows] for way, of in ways.items()}
+        each = {name: {"finds": head.quality, **head.others} for name, head in self.heads.items()}
         return {
             "heads": f"{len(self.heads)} key heads: {self.bytes:.3g} bytes per key",
             **{
-                way: f"{np.mean(x):.4f} of the best keys' mass, in the worst head {min(x):.4f}"
-                for way, x in shares.items()
-                if x
+                way: f"{x.share_mean:.4f} of the best keys' mass, in the worst head "
+                f"{min(one.share_mean for one in x.heads.values() if one.rows):.4f}"
+                for way, x in IndexQualities.by_way(each).items()
+                if x.rows
             },
             "time": f"{self.seconds:.3g} s",
         }

@@ -4,6 +4,7 @@ from headfit.plot._compare import compare, keys
 from headfit.plot._curves import curve, growth
 from headfit.plot._filters import rope, translation
 from headfit.plot._fit import certificate, plan, search
+from headfit.plot._index import index
 from headfit.plot._matrix import attention, heads_grid, offsets
 from headfit.plot._tiles import tiles
 
@@ -14,6 +15,7 @@ __all__ = [
     "curve",
     "growth",
     "heads_grid",
+    "index",
     "keys",
     "offsets",
     "plan",

@@ -113,7 +113,7 @@ def label_sizes(ax: Axes, sizes: Any, *, log: bool) -> None:
     for place in range(at.size):
         if not chosen or at[place] - at[chosen[-1]] >= (at[-1] - at[0]) / 16:
             chosen.append(place)
-    ax.set_xticks(places[chosen], [f"{place:,.0f}" for place in places[chosen]])
+    ax.set_xticks(places[chosen], [f"{place:,.10g}" for place in places[chosen]])
     ax.set_xticks([], minor=True)
 
 

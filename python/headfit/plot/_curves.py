@@ -20,8 +20,8 @@ from headfit.plot._drawing import BLUE, GREEN, GREY, INK, ORANGE, Axes, Line2D, 
 
 # From the palette of Okabe and Ito, in an order in which neighbours differ in lightness too. There
 # is one marker less, so that no pair of a colour and a marker comes twice among thirty series.
-_COLORS = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", "#E69F00")
-_MARKERS = "osD^v"
+COLORS = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", "#E69F00")
+MARKERS = "osD^v"
 _PROVED = (("--", INK), (":", GREY), ("-.", INK), ("--", GREY), (":", INK), ("-.", GREY))
 _JUMP = 4  # a series that starts this many times above all smaller ones is named, not drawn
 _CONFIDENCE = 0.95
@@ -140,7 +140,7 @@ def growth(table: Any, *, ax: Axes | None = None) -> SimpleNamespace:
     above = _far_above(series)
     drawn = [one for one in series if one.name not in above]
     points, fits, slopes = {}, {}, {}
-    colors, markers, styles = cycle(_COLORS), cycle(_MARKERS), cycle(_PROVED)
+    colors, markers, styles = cycle(COLORS), cycle(MARKERS), cycle(_PROVED)
     for one in sorted(drawn, key=lambda one: one.is_proved):
         label = one.name
         if one.is_proved:

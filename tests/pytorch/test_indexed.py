@@ -162,3 +162,25 @@ def test_bad_input():
         hf.torch.indexed(layer, {("model", 0): index}),
     ):
         layer(x, x, x)
+
+
+@pytest.mark.parametrize("size", [16, 32, 128])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_a_block_mask_is_made_of_the_mask_of_apply(size: int) -> None:
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(size=(2, 120, 16)), rng.normal(size=(120, 16))) for _ in range(4)]
+    given = [hf.Attention(*pair, mask="causal") for pair in pairs]
+    small = hf.index(given, dim=4, keys=24, window=8, first=2, effort=0).apply(given[0])
+    chosen = torch.from_numpy(small.mask.toarray())
+    blocks = flex.create_block_mask(
+        lambda b, h, i, j: chosen[i, j], None, None, *chosen.shape, device="cpu", BLOCK_SIZE=size
+    )
+    padded = np.zeros((128, 128), bool)
+    padded[:120, :120] = chosen
+    of_blocks = padded.reshape(128 // size, size, 128 // size, size).any(axis=(1, 3))
+    np.testing.assert_array_equal(blocks.kv_num_blocks[0, 0], of_blocks.sum(axis=1))
+    q, k = (torch.tensor(x, dtype=torch.float32)[None] for x in (pairs[0][0], pairs[0][1][None]))
+    values = torch.eye(120)[None, None]
+    weights = flex.flex_attention(q, k, values, block_mask=blocks, enable_gqa=True)
+    np.testing.assert_allclose(weights[0], small.matrix(), atol=1e-5)

@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "headfit"
 
-LINES, CODE, STATEMENTS = 28_000, 16_165, 14_140
+LINES, CODE, STATEMENTS = 28_000, 16_000, 14_070
 """The most that all of `python/` may have."""
 
 ROOM_LINES = {

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 from headfit import _cpu
 
+# The version, which has one source: the file VERSION.
 VERSION = files("headfit").joinpath("VERSION").read_text(encoding="utf-8").strip()
-"""The version, which has one source: the file VERSION."""
 
 VARIABLE = "HEADFIT_CPU"
 

@@ -18,6 +18,7 @@ FAILS, BAD_INPUT, INTERRUPTED = 1, 2, 130
 # An ImportError names an optional package that a file format needs.
 _BAD = (HeadfitError, OSError, MemoryError, ImportError)
 
+# The commands, each with the module of `headfit._cli` that has it, and what it does.
 COMMANDS = {
     "demo": ("demo", "one fixed module attends in five patterns, each certified"),
     "pattern": ("fitting", "write a target pattern to a file"),
@@ -34,7 +35,6 @@ COMMANDS = {
     "plot": ("heads", "draw a target, a saved head, or the attention of queries and keys"),
     "sweep": ("sweeping", "fit a head for every point of a file, and keep every result"),
 }
-"""The commands, each with the module of `headfit._cli` that has it, and what it does."""
 
 _EXAMPLES = """\
 examples:

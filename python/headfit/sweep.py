@@ -31,8 +31,8 @@ __all__ = ["Sweep", "grid", "load", "run"]
 
 MOST_WORKERS = 2**12
 
+# More points than any sweep computes; their list alone would fill the memory.
 MOST_POINTS = 10**7
-"""More points than any sweep computes; their list alone would fill the memory."""
 
 
 def __dir__() -> list[str]:

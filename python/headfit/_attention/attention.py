@@ -595,8 +595,8 @@ def attention_in(head: Any) -> Attention | None:
     return attention if isinstance(attention, Attention) else None
 
 
+# Heads as functions take them: an `Attention`, a result that has one, or queries beside keys.
 HeadLike: TypeAlias = Attention | HasAttention | ArrayLike
-"""Heads as functions take them: an `Attention`, a result that has one, or queries beside keys."""
 
+# What is one head, not a stack, by its type: a result, or queries known to be a matrix.
 OneHead: TypeAlias = HasAttention | np.ndarray[tuple[int, int], np.dtype[Any]]
-"""What is one head, not a stack, by its type: a result, or queries known to be a matrix."""

@@ -93,8 +93,8 @@ class AttentionStats(Shown):
 if TYPE_CHECKING:
     from headfit._attention.attention import Attention
 
+# Columns and their values, each of shape (..., rows, k).
 Lists = tuple[NDArray[np.int64], NDArray[Any]]
-"""Columns and their values, each of shape (..., rows, k)."""
 
 
 def topk_rows(how: tuple[Attention, int, bool, int], rows: Rows) -> Lists:

@@ -19,18 +19,18 @@ from headfit.errors import InputError
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
+# Bins from x to 2x. The edges of a bin differ by a factor of 2**(1/8), about 9%.
 BINS_PER_DOUBLING = 8
-"""Bins from x to 2x. The edges of a bin differ by a factor of 2**(1/8), about 9%."""
 
+# Where bins begin; the last one holds everything from 2**64.
 EDGES = 2.0 ** (np.arange(64 * BINS_PER_DOUBLING + 1) / BINS_PER_DOUBLING)
-"""Where bins begin; the last one holds everything from 2**64."""
 
+# The measures that are a sum divided by another, in the order of the table.
 MEANS = {
     "entropy": "rows", "key_mass": "rows", "sink_columns": "passages", "sink_mass": "rows",
     "distance": "key_mass", "previous": "previous_rows", "diagonal": "diagonal_rows",
     "induction": "induction_rows", "sparse": "passages",
 }  # fmt: skip
-"""The measures that are a sum divided by another, in the order of the table."""
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,11 @@ from headfit._base.sparse import checked_csr, csr_of
 from headfit._base.types import ArrayLike, Columns, Sparse
 from headfit.errors import HeadfitError, InputError
 
+# The most entries of a matrix that ``method="exact"`` takes.
 EXACT_LIMIT = 2**20
-"""The most entries of a matrix that ``method="exact"`` takes."""
 
+# Entries with at most this much reduced weight, in shares of a row, are not added.
 TOLERANCE = 1e-9
-"""Entries with at most this much reduced weight, in shares of a row, are not added."""
 
 Method = Literal["greedy", "exact"]
 

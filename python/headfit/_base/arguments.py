@@ -13,8 +13,8 @@ import numpy as np
 from headfit._base.machine import available_cores
 from headfit.errors import InputError
 
+# The largest count accepted: more fits in no memory, and 64-bit products could overflow.
 LARGEST = 2**48
-"""The largest count accepted: more fits in no memory, and 64-bit products could overflow."""
 
 
 def shown(value: Any) -> str:

@@ -14,8 +14,8 @@ from headfit.errors import InputError, NonFiniteError, input_errors
 
 FloatArray = NDArray[Any]
 
+# bfloat16, which NumPy lacks, as a record of 16 bits: arithmetic on it by mistake is an error.
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
-"""bfloat16, which NumPy lacks, as a record of 16 bits: arithmetic on it by mistake is an error."""
 
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 
@@ -26,13 +26,13 @@ DIGITS = {
 }  # fmt: skip
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
+# The formats that `fit` and `plan` store heads in. Other functions take `DTYPES`.
 HEAD_DTYPES = (*DTYPES, *FLOAT8)
-"""The formats that `fit` and `plan` store heads in. Other functions take `DTYPES`."""
 
 NARROW = (*HALVES, *FLOAT8)
 
+# How many entries of a stored array are widened at a time, to bound the memory taken.
 BLOCK = 2**19
-"""How many entries of a stored array are widened at a time, to bound the memory taken."""
 
 
 def is_sparse(x: Any) -> bool:

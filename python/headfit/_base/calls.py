@@ -16,8 +16,8 @@ from headfit.errors import InputError
 
 Result = TypeVar("Result")
 
+# The most multiplications in one uninterruptible call: about a second of work at most.
 AT_ONCE = 2**31
-"""The most multiplications in one uninterruptible call: about a second of work at most."""
 
 
 @contextmanager

@@ -22,8 +22,8 @@ def drawn(result: Any) -> str:
 class Pictured:
     """A result that notebooks show as its text, perhaps with a picture."""
 
+    # Imports what registers pictures: the package sets it, which is above.
     _load_pictures: Callable[[], Any] = staticmethod(lambda: None)
-    """Imports what registers pictures: the package sets it, which is above."""
 
     def _repr_html_(self) -> str:
         Pictured._load_pictures()

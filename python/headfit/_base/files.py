@@ -150,11 +150,11 @@ def read_file(read: Callable[[IO[bytes]], Result], path: Any, name: str, otherwi
             raise InputError(f"{name}: {path} {otherwise}: {reason}") from error
 
 
+# The entry of a safetensors file's metadata that holds the JSON text.
 METADATA = "headfit"
-"""The entry of a safetensors file's metadata that holds the JSON text."""
 
+# The arrays that a safetensors file keeps in the dtype of the fit, or of the maps.
 NARROWED = ("Q", "K", "P_q", "P_k", "W_Q_P_q", "W_K_P_k")
-"""The arrays that a safetensors file keeps in the dtype of the fit, or of the maps."""
 
 FORMATS = (".npz", ".safetensors")
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from headfit.errors import TooLargeError
 
+# Where the kernel shows the limits of containers and of batch systems.
 CGROUPS = Path("/sys/fs/cgroup")
-"""Where the kernel shows the limits of containers and of batch systems."""
 
+# The file in which the kernel lists the control groups of this process.
 GROUPS_OF_PROCESS = Path("/proc/self/cgroup")
-"""The file in which the kernel lists the control groups of this process."""
 
+# Requests of at most this many bytes are not checked: the check would take longer than the use.
 SMALL = 2**24
-"""Requests of at most this many bytes are not checked: the check would take longer than the use."""
 
 
 def require_memory(wanted: int, what: str) -> None:

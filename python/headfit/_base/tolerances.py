@@ -225,8 +225,8 @@ def _spacing_below(bound: float, name: str) -> float:
     return float(2.0 ** (math.ceil(math.log2(bound)) - DIGITS[name]))
 
 
+# A `Kernel`, the name of one, or a mapping of its options.
 KernelLike: TypeAlias = str | Kernel | Mapping[str, Any]
-"""A `Kernel`, the name of one, or a mapping of its options."""
 
 NAMES = ("exact", "float32", *(f"{path}-{dtype}" for path in ("eager", "sdpa-math", "flash", "flex")
                                for dtype in HALVES))  # fmt: skip

@@ -29,6 +29,7 @@ class SupportsDLPack(Protocol):
 
 Numbers: TypeAlias = Sequence[float]
 AnyArray: TypeAlias = NDArray[Any] | SupportsArray | SupportsDLPack
+# An array of any library, or nested sequences of numbers.
 ArrayLike: TypeAlias = (
     AnyArray
     | Sequence[AnyArray]
@@ -37,24 +38,24 @@ ArrayLike: TypeAlias = (
     | Sequence[Sequence[Numbers]]
     | Sequence[Sequence[Sequence[Numbers]]]
 )
-"""An array of any library, or nested sequences of numbers."""
 
+# A SciPy sparse array or matrix of any format.
 Sparse: TypeAlias = sp.sparray | sp.spmatrix
-"""A SciPy sparse array or matrix of any format."""
 
+# The name of a file.
 PathLike: TypeAlias = str | os.PathLike[str]
-"""The name of a file."""
 
+# What may be attended to: "causal", a window, or a boolean or additive matrix.
 MaskLike: TypeAlias = (
     Literal["causal"] | tuple[Literal["window"], int | tuple[int, int]] | ArrayLike | Sparse | None
 )
-"""What may be attended to: "causal", a window, or a boolean or additive matrix."""
 
+# Positions of tokens: "rope" and its like, alone or with a base, frequencies or slopes.
 PositionLike: TypeAlias = (
     Literal["rope", "rope-half", "alibi"] | tuple[str, float | ArrayLike] | None
 )
-"""Positions of tokens: "rope" and its like, alone or with a base, frequencies or slopes."""
 
+# Whatever `numpy.random.default_rng` takes (SPEC 7).
 Seed: TypeAlias = (
     int
     | Sequence[int]
@@ -63,7 +64,6 @@ Seed: TypeAlias = (
     | np.random.SeedSequence
     | None
 )
-"""Whatever `numpy.random.default_rng` takes (SPEC 7)."""
 
+# Columns by number, or "auto" for those that most rows attend to; None for no column.
 Columns: TypeAlias = Literal["auto"] | Sequence[int] | NDArray[np.integer[Any]] | None
-"""Columns by number, or "auto" for those that most rows attend to; None for no column."""

@@ -56,6 +56,7 @@ def pair(text: str) -> tuple[str, Any]:
     return name, value(worth)
 
 
+# The settings of parameters that mean the same in every function, by their names.
 BY_NAME: dict[str, dict[str, Any]] = {
     "effort": {"type": value, "help": "low, medium, high or a number of steps"},
     "exempt_columns": {"type": numbers, "metavar": "J", "help": "auto, or numbers as in 0,1,7: "
@@ -70,7 +71,6 @@ BY_NAME: dict[str, dict[str, Any]] = {
                  "help": "positions that are not yet part of Q and K"},
     "rng": {"type": int, "word": "seed", "help": "seed of everything random"},
 }  # fmt: skip
-"""The settings of parameters that mean the same in every function, by their names."""
 
 
 class Option(NamedTuple):

@@ -38,9 +38,9 @@ MATRIX = option("-o", "--output", suffixes=(".npz", ".mtx"), required=True, meta
                 help="the pattern, .npz or .mtx, or -")  # fmt: skip
 HEAD = option("--head", type=numbers, metavar="I", help="which head of several, as in 1,3")
 
+# What a file of arrays is, by the names that it holds.
 _KINDS = {"a saved head": {"about"}, "a capture": {"layers"}, "Q and K": {"Q", "K"},
           "W_Q and W_K": {"W_Q", "W_K"}, "a target": {"shape"}}  # fmt: skip
-"""What a file of arrays is, by the names that it holds."""
 
 
 def read_target(call: Call, mask: Any = None) -> hf.Target:

@@ -32,12 +32,12 @@ from headfit._fit.registry import METHODS
 from headfit.errors import HeadfitError, InputError
 
 TOLERANCES = options_of(hf.Tolerances)
+# The options of single methods that the command line has.
 OF_METHODS = [
     *options_of(hf.methods.Learned, "effort reheats stages max_norm"),
     *options_of(hf.methods.MaxMargin, "keys form", keys={"help": "which keys (default: random)"}),
     *options_of(hf.methods.Projection),
 ]
-"""The options of single methods that the command line has."""
 for each in OF_METHODS:
     owners = [m for m, k in METHODS.items() if each.name in inspect.signature(k).parameters]
     each.settings["help"] += f" [{', '.join(owners)}]"

@@ -16,8 +16,8 @@ from typing import IO, Any
 
 from headfit.errors import InputError
 
+# The name that stands for standard input or standard output.
 DASH = Path("-")
-"""The name that stands for standard input or standard output."""
 
 # The first bytes of the files that commands read, and the suffix by which readers tell them apart.
 _KINDS = {b"PK": ".npz", b"\x93NUMPY": ".npy", b"%%MatrixMarket": ".mtx"}

@@ -15,10 +15,10 @@ from headfit.errors import InputError
 from headfit.sweep import grid, run
 
 KEYS = ("out", "workers", "num_threads", "grid")
+# Seconds after which a scheduler that does not answer is an error.
 CONNECTING = 10
-"""Seconds after which a scheduler that does not answer is an error."""
+# Failures that are printed, at most; the table has all.
 SHOWN = 5
-"""Failures that are printed, at most; the table has all."""
 
 
 @command(

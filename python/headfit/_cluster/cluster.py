@@ -19,20 +19,20 @@ from headfit.errors import HeadfitError, InputError
 
 Result = TypeVar("Result")
 
+# Rows that are split at multiples of this number have the results of all rows, bit for bit.
 GRANULE = _core.row_granule
-"""Rows that are split at multiples of this number have the results of all rows, bit for bit."""
 
+# Blocks for each thread of the workers, so that none waits long for another at the end.
 PER_SLOT = 8
-"""Blocks for each thread of the workers, so that none waits long for another at the end."""
 
+# The most multiplications in a block, some ten seconds of one core: what a worker that is lost
+# costs, and how long a worker goes on after Ctrl-C.
 AT_ONCE = 2**36
-"""The most multiplications in a block, some ten seconds of one core: what a worker that is lost
-costs, and how long a worker goes on after Ctrl-C."""
 
 GAVE_UP = "the cluster gave up: its scheduler ended, or cancelled the work"
 
+# How many workers of a kind an error message names.
 MOST_LISTED = 4
-"""How many workers of a kind an error message names."""
 
 
 class Build(NamedTuple):

@@ -20,10 +20,11 @@ from headfit._shrink.descent import Running
 
 Moment = NDArray[np.float64]
 
+# Keys as they are (KQ-SVD, arXiv 2512.05916), which is the least error over all pairs of queries
+# and keys, those of different passages too; keys centred within their passage, since softmax
+# ignores what a row's logits have in common; and keys centred and weighted in each row by its
+# attention.
 FORMS = ("kq-svd", "centred", "attended")
-"""Keys as they are (KQ-SVD, arXiv 2512.05916), which is the least error over all pairs of queries
-and keys, those of different passages too; keys centred within their passage, since softmax ignores
-what a row's logits have in common; and keys centred and weighted in each row by its attention."""
 
 
 def roots(moment: Moment) -> tuple[Moment, Moment]:

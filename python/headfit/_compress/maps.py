@@ -11,8 +11,8 @@ from headfit._attention.attention import Attention
 from headfit._base.arrays import FloatArray, round_to
 from headfit._shrink.result import TvCurve
 
+# P_q of each query head, D rows each, and below them P_k: one matrix of d columns.
 Maps = NDArray[np.float64]
-"""P_q of each query head, D rows each, and below them P_k: one matrix of d columns."""
 
 PARTS = 8  # of the positions of a passage, for which means are reported
 

@@ -28,8 +28,8 @@ FEW_INSIDE, FEW_OUTSIDE = 80, 200
 # Offsets that lie further below their limit than this are dropped from the next program.
 IDLE = 2.0
 
+# Offsets of a program: in the stencil, outside it, and where it bounds |logit| besides.
 Places = tuple[Offsets, Offsets, Offsets]
-"""Offsets of a program: in the stencil, outside it, and where it bounds |logit| besides."""
 
 
 @dataclass(frozen=True, eq=False)

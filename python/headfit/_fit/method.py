@@ -13,17 +13,17 @@ from headfit._fit.head import Head, Problem
 from headfit._fit.result import Search, Trial
 from headfit.errors import InputError
 
+# How long a method may try one size: as long as it likes, since there is no other size; less, since
+# a search has other sizes to try; or briefly, since a larger size is tried next.
 Patience = Literal["full", "search", "brief"]
-"""How long a method may try one size: as long as it likes, since there is no other size;
-less, since a search has other sizes to try; or briefly, since a larger size is tried next."""
 
+# Yields a size to try, and whether to try it briefly; gets whether it certifies; and returns why
+# there is no other size to try.
 Sizes = Generator[tuple[int, bool], bool, str]
-"""Yields a size to try, and whether to try it briefly; gets whether it certifies; and returns why
-there is no other size to try."""
 
+# What a search calls to try a size, as ``attempt(dim)`` or ``attempt(dim, brief)``: the method
+# runs, and the certificate judges.
 Attempt = Callable[..., Trial]
-"""What a search calls to try a size, as ``attempt(dim)`` or ``attempt(dim, brief)``: the method
-runs, and the certificate judges."""
 
 TIME_LIMIT = "the time limit"
 BISECTED = "bisected to neighbouring sizes"

@@ -1,7 +1,7 @@
 """The formats of the numbers that an index stores of a key."""
 
+# The bits of a number; with 8 and fewer a key has a scale of 16 bits.
 DTYPES = {"float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8, "int4": 4}
-"""The bits of a number; with 8 and fewer a key has a scale of 16 bits."""
 
 
 def key_bytes(dim: int, dtype: str) -> float:

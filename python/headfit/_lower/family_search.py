@@ -22,8 +22,8 @@ HEAVY = 8  # Columns with so many times the mean of entries may be left out of g
 
 NAMES = ("keys apart", "queries apart", "queries and keys apart")
 
+# A family, and what it proves unless the search is wrong: `facts` of the family checks that.
 Claim = tuple[Apart | Groups, Facts]
-"""A family, and what it proves unless the search is wrong: `facts` of the family checks that."""
 
 
 def bounded(problem: Problem, limits: Limits) -> list[Candidate]:

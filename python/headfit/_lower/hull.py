@@ -64,8 +64,8 @@ BITS = 40  # What is added up are multiples of 2**-BITS, as integers
 PATHS_LIMIT = 2_000_000  # How many paths of two edges, or pairs of them, are looked at for cycles
 
 Pair = tuple[int, int]
+# For each pair of columns, the lower one first: the rows whose tree may have this edge.
 Holders = dict[Pair, list[int]]
-"""For each pair of columns, the lower one first: the rows whose tree may have this edge."""
 
 
 def in_units(tolerances: Tolerances) -> tuple[int, int]:

@@ -225,5 +225,5 @@ def lower(
     )
 
 
+# The classes that a saved bound consists of, beside its tolerances.
 SAVED = (LowerBound, Candidate, Traces, Hull, Block, NoOrder, Separated, Apart, Groups, Limits)
-"""The classes that a saved bound consists of, beside its tolerances."""

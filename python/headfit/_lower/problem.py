@@ -178,8 +178,8 @@ class Candidate:
         return f"Candidate({self.name}: {value}; {self.reason})"
 
 
+# A head size that is proved necessary (0: nothing is decided), the argument, the evidence.
 Proof = tuple[int, str, Witness | None]
-"""A head size that is proved necessary (0: nothing is decided), the argument, the evidence."""
 
 
 def best_proof(

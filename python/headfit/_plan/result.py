@@ -19,10 +19,10 @@ from headfit._target.target import Target
 
 Verdict = Literal["yes", "not found", "no"]
 
+# What stood in the way where an attempt with one demand relaxed certifies.
 OBSTACLES: dict[str, Obstacle] = {
     "float32": "format", "float32 logits": "format", "free logits": "logits"
 }  # fmt: skip
-"""What stood in the way where an attempt with one demand relaxed certifies."""
 
 MOST_TIMES = 4096  # A trend is not continued to more times the largest n it was seen at
 WIDTH, MARGIN, MOST_LINES, MOST_ROWS, ADVICE_LINES = 99, 10, 30, 9, 7

@@ -36,8 +36,8 @@ Each = TypeVar("Each")
 class ResultByName(Result, Generic[Each]):
     """The results of several heads or layers, by the names of a call."""
 
+    # The field that has them.
     _field: ClassVar[str] = "heads"
-    """The field that has them."""
     _figures: ClassVar[tuple[str, ...]] = ("bytes", "seconds")
 
     def __getitem__(self, name: Hashable) -> Each:

@@ -20,13 +20,13 @@ from headfit._build import VERSION
 from headfit._sweep.work import Record, Task, Work, compute, failure
 from headfit.errors import HeadfitError, InputError
 
+# Points that an executor of the caller's has at a time: more than the largest cluster has cores,
+# and few enough for the memory.
 IN_FLIGHT = 1000
-"""Points that an executor of the caller's has at a time: more than the largest cluster has cores,
-and few enough for the memory."""
 
+# What libraries of linear algebra read, when they are loaded, about their threads.
 BLAS_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS",
                   "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")  # fmt: skip
-"""What libraries of linear algebra read, when they are loaded, about their threads."""
 
 
 @contextlib.contextmanager

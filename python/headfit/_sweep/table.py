@@ -21,11 +21,11 @@ from headfit._base.files import as_path, file_error, file_errors, opened
 from headfit._sweep.work import DEFAULTS, Record, Task, point_key
 from headfit.errors import FileError, MissingFileError
 
+# How every line begins.
 START = b'{"key": "'
-"""How every line begins."""
 
+# Bytes that are written before a sweep begins, to see whether there is room for a record.
 PROBE = 4096
-"""Bytes that are written before a sweep begins, to see whether there is room for a record."""
 
 
 class Table:

@@ -43,14 +43,14 @@ Function = Callable[..., Mapping[str, Any]]
 
 THREADS = "num_threads"
 
+# When and where a record was made.
 MADE = ("when", "wall_seconds", "threads", "headfit", "cpu_level", "cpu")
-"""When and where a record was made."""
 
+# Names in a record that neither a point nor a result may have.
 OWN_NAMES = ("key", "work", "version", "code", *MADE, "exception", "traceback")
-"""Names in a record that neither a point nor a result may have."""
 
+# Characters that are kept of a traceback, and of a message, at most.
 TAIL = 4000
-"""Characters that are kept of a traceback, and of a message, at most."""
 
 
 @dataclass(frozen=True)
@@ -257,18 +257,18 @@ def point_key(work: str, version: Any, point: Mapping[str, Any]) -> str:
     return digest({"work": work, "version": version, "point": point})
 
 
+# What a point may say besides its pattern, the pattern's arguments and the method's options.
 DEFAULTS: Mapping[str, Any] = {
     "method": "auto", "dim": None, "leak": Tolerances.leak, "distortion": Tolerances.distortion,
     "max_logit": None, "dtype": None, "kernel": None, "scale": None, "mask": None,
     "exempt_columns": None, "time_limit": None, "seed": 0, "pattern_seed": None,
 }  # fmt: skip
-"""What a point may say besides its pattern, the pattern's arguments and the method's options."""
 
+# Patterns that are made from an object of Python, which a point cannot hold.
 UNSUITED = ("from_graph", "from_mask")
-"""Patterns that are made from an object of Python, which a point cannot hold."""
 
+# Options of methods that are arrays or functions, which a point cannot hold either.
 _OBJECTS = ("init", "callback")
-"""Options of methods that are arrays or functions, which a point cannot hold either."""
 
 
 def fit_point(num_threads: int, **point: Any) -> dict[str, Any]:

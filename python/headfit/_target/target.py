@@ -21,8 +21,8 @@ from headfit._base.sparse import as_csr
 from headfit._base.types import ArrayLike, MaskLike, PathLike, Sparse
 from headfit.errors import TargetError
 
+# How far the sum of each row of a target may differ from 1.
 SUM_TOLERANCE = _core.SUM_TOLERANCE
-"""How far the sum of each row of a target may differ from 1."""
 
 
 def _frozen(csr: sp.csr_array) -> sp.csr_array:

@@ -13,8 +13,8 @@ from headfit._cache.result import CompressedKeys, CompressedLayers
 from headfit.errors import CaptureError, InputError
 from headfit.torch.reading import rotary_module, rotary_position
 
+# Tokens whose keys are read at a time, so that what is between bits and keys stays small.
 BLOCK = 1024
-"""Tokens whose keys are read at a time, so that what is between bits and keys stays small."""
 
 
 class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]

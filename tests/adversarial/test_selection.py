@@ -22,7 +22,7 @@ def test_no_certificate_of_a_selection_lies(form: str, family: str) -> None:
     assert counts["cases"] == cases
     assert counts["holds"] > cases
     assert counts["fails"] > cases / 5
-    # Most of "many" keys are as close as the bound is, and of sums nothing is known at large scales.
+    # Of "many" keys most are as close as the bound is; at large scales nothing is known of sums.
     most = 0.25 if family in HARD[form] else 0.03
     if form == "sum" and family in ("many", "large scales", "overflowing"):
         most = 0.6

@@ -1101,6 +1101,12 @@ def plot_doors(
         "result": [None, 5, "x", {"dim": [1]}, A, head, whole, Unusable()],
         "tv": optional([*NOT_NUMBER, -1, np.inf]), "ax": no_axes,
     })  # fmt: skip
+    heads = [*map(tuple, np.random.default_rng(0).normal(size=(4, 2, 50, 8)))]
+    found = hf.index(heads, dim=2, window=8, keys=20, effort=0, curve_dims=(2,))
+    yield Door("plot.index", hf.plot.index, {"result": found, "ax": axes()}, {
+        "result": [None, 5, "x", {"dim": [1]}, A, whole, dataclasses.replace(found, curve=None),
+                   Unusable()], "ax": no_axes,
+    })  # fmt: skip
     sizes = {"n": [64, 128], "dim": [4, 5], "certified": [True, False], "k": [2, 2]}
     tables = [None, 5, "x", [], {}, A, np.ones((2, 2)), Unusable(), {"n": [64]}, {"dim": [4]}]
     for name, value in (("n", [64]), ("n", 5), ("n", ["a", "b"]), ("n", [1.5, 2]), ("dim", [0, 1]),

@@ -129,7 +129,9 @@ CELLS = {
 # Public functions whose parameters could hold a head, by their types, and hold something else.
 TAKE_NO_HEAD = {
     "Attention.check_plain", "Attention.check_settings", "SelfAttention.input_for",
-    "patterns.from_graph", "plot.curve", "plot.growth", "results.TvCurve.of", "sweep.run",
+    "patterns.from_graph", "plot.curve", "plot.growth", "results.IndexQualities.by_way",
+    "results.IndexQualities.over", "results.Indexes.judge", "results.Indexes.sharing",
+    "results.TvCurve.of", "sweep.run",
     "torch.CapturedHeads.run", "torch.FittedAttention.with_fits",
     "torch.SmallCache", "torch.from_projections", "torch.indexed", "torch.rotary_position",
     "torch.smaller_heads", "torch.to_multihead_attention",

@@ -218,6 +218,7 @@ def index(
                     continue
             found[name] = _judged(result, group, start, running.threads)
     for name, points in curves.items():
+        points = {(*at, count): points[*at, count] for at in wanted for count in counts}
         found[name] = replace(found[name], curve=IndexCurve(points) if points else None)
     if not isinstance(passages, Mapping):
         return found[None]

@@ -7,6 +7,7 @@
     python benchmarks/index.py --device cuda               # minutes, all windows
     python benchmarks/index.py --decode 8192               # seconds: the time of a step
     python benchmarks/index.py --certify 8192              # minutes: what selections surely keep
+    python benchmarks/index.py --sharing 2048              # minutes: keys of an earlier layer
 
 SmolLM2-135M (30 layers of 3 key heads, each read by 3 query heads of size 64; rotary positions)
 reads text that nothing was fitted to, and attends to few keys in every layer: those that an index
@@ -250,12 +251,37 @@ def decoding(length, keys, repeats=200):
     measure.table(f"{title}, {torch.get_num_threads()} threads; {measure.machine()}", rows)
 
 
-def certified(model, fitted, tokens, length, options):
-    """What the selections of indexes of the form "dot" surely keep, in every key head."""
+def fitted_int4(model, fitted, length, options):
+    """Indexes of 16 numbers in int4 for every key head."""
     dim, dtype = FORMATS[1]
-    found = hf.index(fitted, dim=dim, dtype=dtype, form="dot", rotated=ht.rotary_position(model),
-                     length=length, num_threads=options.threads)  # fmt: skip
+    found = hf.index(fitted, dim=dim, dtype=dtype, form=options.form, length=length,
+                     rotated=ht.rotary_position(model), num_threads=options.threads)  # fmt: skip
     print(found, flush=True)
+    return found
+
+
+def shared(model, fitted, tokens, length, options):
+    """What layers find with the keys that the indexes of earlier layers select."""
+    found = fitted_int4(model, fitted, length, options)
+    judging = capture(model, tokens, options.judged, length).passages()
+    begun = time.perf_counter()
+    table = found.sharing(judging, keys=options.keys[1], num_threads=options.threads)
+    seconds = time.perf_counter() - begun
+    own, before = np.diag(table.gain), np.diag(table.gain, -1)
+    best = np.array([row[:layer].max() for layer, row in enumerate(table.gain) if layer])
+    assert own.mean() > before.mean()
+    rows = [["gain with the keys of", "mean over layers", "least", "most"]]
+    ways = {"the own index": own, "the layer before": before, "the best earlier layer": best}
+    for name, x in ways.items():
+        rows.append([name, f"{x.mean():.3f}", f"{x.min():.3f}", f"{x.max():.3f}"])
+    title = f"{options.judged} passages of {length:,}, {options.keys[1]} keys of a row"
+    measure.table(f"{title}, {seconds:.0f} s; {measure.machine()}", rows)
+    print("the layer before, layer by layer:", *(f"{x:.2f}" for x in before))
+
+
+def certified(model, fitted, tokens, length, options):
+    """What the selections of indexes surely keep, in every key head."""
+    found = fitted_int4(model, fitted, length, options)
     passage = {name: own[0] for name, own in capture(model, tokens, 1, length).passages().items()}
     rows = [["keys of a row", "seconds", "surely selected", "mean mass surely kept", "at most",
              "rows that surely keep half"]]  # fmt: skip
@@ -274,7 +300,7 @@ def certified(model, fitted, tokens, length, options):
         assert least <= most
         rows.append([f"{keys}", f"{seconds:.0f}", f"{sure / selected:.4%}", f"{least:.4f}",
                      f"{most:.4f}", f"{half:.2%}"])  # fmt: skip
-    title = f"{len(found.heads)} key heads, {length:,} tokens, {dim} numbers of {dtype}"
+    title = f"{len(found.heads)} key heads, {length:,} tokens, int4, form {options.form}"
     measure.table(f"{title}, {options.threads} threads; {measure.machine()}", rows)
 
 
@@ -288,6 +314,8 @@ def main():
     parser.add_argument("--judged", type=int, default=2, help="passages of which shares are taken")
     parser.add_argument("--decode", type=int, metavar="TOKENS", help="time a step, no more")
     parser.add_argument("--certify", type=int, metavar="TOKENS", help="certificates, no more")
+    parser.add_argument("--sharing", type=int, metavar="TOKENS", help="a table, no more")
+    parser.add_argument("--form", choices=("dot", "sum"), default="sum", help="of these two")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -298,6 +326,8 @@ def main():
     print(f"{len(passages)} key heads; {measure.machine()}", flush=True)
     if options.certify:
         return certified(model, passages, texts["prose"], options.certify, options)
+    if options.sharing:
+        return shared(model, passages, texts["prose"], options.sharing, options)
     ways = {"exact": exact, "Quest, pages of 16": quest, "first and last alone": ends}
     longest = max(int(place.split(":")[1]) for place in options.read)
     given = {"rotated": ht.rotary_position(model), "held_out": 0.05, "validation": 0.2,

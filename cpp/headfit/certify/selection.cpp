@@ -1,5 +1,6 @@
 // The scores of the index are streamed in double, in whole rows: those of its first query, and of the
-// same rows those of its other queries and the logits of each query head are asked for. So every row is chosen from once, for all heads.
+// same rows those of its other queries and the logits of each query head are asked for. So every row
+// is chosen from once, for all heads.
 #include "headfit/certify/selection.hpp"
 
 #include <memory>

@@ -3,11 +3,11 @@
 // numbers, for every kernel that computes the scores in float32, whatever its order of summation and
 // its rule for ties.
 //
-// An index has one key of a few numbers for each key of the heads, and for each row one query (the form
-// "dot") or one for each of some heads ("sum"). The score of a key is their product, or the logarithm of
-// the sum over heads of the softmax of their products. Of what a row sees, the first keys and the last ones before its
-// own position are kept always. Of the others, the free keys, those with the largest scores are
-// selected, as many as are left.
+// An index has one key of a few numbers for each key of the heads, and for each row one query (the
+// form "dot") or one for each of some heads ("sum"). The score of a key is their product, or the
+// logarithm of the sum over heads of the softmax of their products. Of what a row sees, the first keys
+// and the last ones before its own position are kept always. Of the others, the free keys, those with
+// the largest scores are selected, as many as are left.
 #pragma once
 
 #include <algorithm>
@@ -44,9 +44,10 @@ struct SelectionRows {
 };
 
 // Judges the index with the rounded queries and keys `q_index` and `k_index`, one of each for every row
-// and every key of `source`; in the form "sum" queries of as many heads as it has. The query heads of the source share one key head and one mask; they may have a
-// soft-cap and sinks, but no bias and no rotary positions. `columns`, where it is not null, receives the
-// surely selected keys of each row, rising, `options.keys` places a row, with -1 behind them.
+// and every key of `source`; in the form "sum" queries of as many heads as it has. The query heads of
+// the source share one key head and one mask; they may have a soft-cap and sinks, but no bias and no
+// rotary positions. `columns`, where it is not null, receives the surely selected keys of each row,
+// rising, `options.keys` places a row, with -1 behind them.
 //
 // Scores are computed in double. The heads' logits are computed in T, and again in double for rows
 // that this may decide. Takes O(n (m (d + D heads))) time and, besides what is given and found, the

@@ -36,8 +36,9 @@
 // largest term u (2 + |s|). In all a score s is off by at most
 //   r_j + r_h + 4 u ||q_h|| max ||k|| + gamma_N + u (112 + 2 G + 16 log n + 20 (|s| + log G)),
 // where 20 u and more are left for terms of second order. It is used where it is below 1/2, even at
-// |s| = 100, and what keys have in common too: then |M_h - max_j x_hj| < 1 and S_h > 1/3. With one head what its keys have in common
-// moves all scores alike, and no order depends on it: r_j and 20 (|s| + log G) and 112 + 2 G remain.
+// |s| = 100, and what keys have in common too: then |M_h - max_j x_hj| < 1 and S_h > 1/3. With one head
+// what its keys have in common moves all scores alike, and no order depends on it: r_j and
+// 20 (|s| + log G) and 112 + 2 G remain.
 //
 // What underflows is lost: in all less than G 2^-120 of w_j, 2^-125 over S_h >= 1/3 of each e_hj and as
 // much again of quotients and sums. B and C round it to 0. Below exp(-100), where A still tells keys

@@ -825,8 +825,10 @@ struct Chosen {
 TEST(selections_are_those_of_the_definition_under_every_mask) {
   std::uint64_t seed = 0;
   for (const Index m : {1, 9, 61, 200}) {
-    for (int kind = 0; kind < 8; ++kind) {
-      Chosen c(kind % 2 ? m : 40, m, kind % 3 ? 4 : 17, ++seed);
+    for (int at = 0; at < 16; ++at) {
+      const int kind = at % 8;
+      const Index heads_of_index = at < 8 ? 0 : 1 + kind % 3;  // those of sums
+      Chosen c(kind % 2 ? m : 40, m, kind % 3 ? 4 : 17, ++seed, heads_of_index);
       c.heads.sparse_columns.reserve(1);  // no null pointer, even without entries
       if (kind == 1) c.heads.mask.right = 0;
       if (kind == 2) c.heads.mask.left = 20, c.heads.mask.right = 3;
@@ -844,28 +846,6 @@ TEST(selections_are_those_of_the_definition_under_every_mask) {
       for (Index i = 0; i < c.heads.n; ++i) c.check_row(i, rows, columns);
       CHECK(columns == again);
       CHECK(wide.sure == rows.sure);
-      const SelectionRows parallel = c.judge(again, 3);
-      CHECK(parallel.least == rows.least && parallel.most == rows.most && columns == again);
-    }
-  }
-}
-
-TEST(selections_by_sums_of_softmaxes_are_those_of_the_definition) {
-  std::uint64_t seed = 50;
-  for (const Index m : {1, 9, 61, 200}) {
-    for (int kind = 0; kind < 6; ++kind) {
-      Chosen c(kind % 2 ? m : 40, m, kind % 3 ? 4 : 9, ++seed, 1 + kind % 3);
-      c.heads.sparse_columns.reserve(1);
-      if (kind == 1) c.heads.mask.right = 0;
-      if (kind == 2) put_sparse(c.heads, c.numbers, 0.4);
-      if (kind == 3) put_sparse(c.heads, c.numbers, 0.05);
-      if (kind == 4) put_keys(c.heads, c.numbers), c.heads.mask.keys_head = 0;
-      if (kind == 5) c.heads.key_lengths = {m / 2, m / 2};
-      if (kind == 5) c.heads.mask.key_lengths = c.heads.key_lengths.data();
-      std::vector<Column> columns, again;
-      const SelectionRows rows = c.judge(columns), wide = c.judge<double>(again);
-      for (Index i = 0; i < c.heads.n; ++i) c.check_row(i, rows, columns);
-      CHECK(columns == again && wide.sure == rows.sure);
       const SelectionRows parallel = c.judge(again, 3);
       CHECK(parallel.least == rows.least && parallel.most == rows.most && columns == again);
     }

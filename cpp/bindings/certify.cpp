@@ -154,8 +154,7 @@ void bind_certify(py::module_& m) {
   py::class_<SelectionOptions>(m, "SelectionOptions")
       .def(py::init(
                [](Index keys, Index first, Index window, double mass, const std::string& form) {
-    return SelectionOptions{keys, first, window, mass,
-                            form == "sum" ? IndexForm::sum : IndexForm::dot};
+    return SelectionOptions{keys, first, window, mass, form_named(form)};
   }),
            py::kw_only(), py::arg("keys"), py::arg("first"), py::arg("window"), py::arg("mass"),
            py::arg("form"));

@@ -1,9 +1,10 @@
-// Number formats by name.
+// Number formats, and forms of indexes, by name.
 #pragma once
 
 #include <optional>
 #include <string>
 
+#include "headfit/attention/index_form.hpp"
 #include "headfit/base/errors.hpp"
 #include "headfit/base/number_format.hpp"
 
@@ -19,6 +20,10 @@ inline NumberFormat format_named(const std::string& name) {
 }
 inline std::optional<NumberFormat> format_named(const std::optional<std::string>& name) {
   return name ? std::optional(format_named(*name)) : std::nullopt;
+}
+
+inline IndexForm form_named(const std::string& name) {
+  return name == "sum" ? IndexForm::sum : IndexForm::dot;
 }
 
 }  // namespace headfit::python

@@ -1,4 +1,5 @@
 // The smallest head that finds the keys: maps, their fit, what they find and how good that is.
+#include "formats.hpp"
 #include "headfit/index/fit_index.hpp"
 #include "headfit/index/judge.hpp"
 #include "logits.hpp"
@@ -138,9 +139,7 @@ void bind_index(py::module_& m) {
   py::class_<IndexOptions>(m, "IndexOptions")
       .def(py::init(
                [](const std::string& form, const std::string& dtype, Index first, Index window) {
-    return IndexOptions{form == "sum" ? IndexForm::sum : IndexForm::dot,
-                        IndexFormat(dtype),
-                        {first, window}};
+    return IndexOptions{form_named(form), IndexFormat(dtype), {first, window}};
   }),
            Standard(), py::arg("form"), py::arg("dtype"), py::arg("first"), py::arg("window"));
   py::class_<IndexDescent>(m, "IndexDescent")

@@ -28,10 +28,8 @@ from headfit._compress.passages import Made, given_alone, of_each, rotated_float
 from headfit._index.formats import DTYPES, key_bytes
 from headfit._index.group import of_one_group
 from headfit._index.quality import IndexCurve, IndexQualities, IndexQuality, IndexSharing
-from headfit._selection.certify_selection import SelectionCertificate, certify_selection
+from headfit._selection.certify_selection import FORMS, SelectionCertificate, certify_selection
 from headfit.errors import InputError
-
-FORMS = ("sum", "dot")
 
 
 @dataclass(frozen=True, repr=False, eq=False)

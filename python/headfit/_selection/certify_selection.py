@@ -22,6 +22,8 @@ from headfit._base.types import ArrayLike
 from headfit._target.certificate import VERDICTS, FloatRows, Status
 from headfit.errors import CertificateError, InputError
 
+FORMS = ("sum", "dot")
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class SelectionCertificate(Shown):
@@ -225,7 +227,7 @@ def certify_selection(
     window, first = as_count(window, "window", 1), as_count(first, "first", 0)
     keys = as_count(keys, "keys", window + first + 1)
     asked, threads = check_between(mass, "mass", 0, 1), thread_count(num_threads)
-    as_choice(form, "form", ("dot", "sum"))
+    as_choice(form, "form", FORMS)
     given = Attention.of(Q, K, **options)
     given.check_plain("certify_selection", "softcap", "key_lengths", "key_mask", "sinks")
     if math.prod(given.stored[1].shape[:-2]) != 1:

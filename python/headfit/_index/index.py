@@ -19,7 +19,8 @@ from headfit._fit.learned import effort_steps
 from headfit._index.formats import DTYPES
 from headfit._index.group import Group
 from headfit._index.quality import IndexCurve
-from headfit._index.result import FORMS, Index, Indexes
+from headfit._index.result import Index, Indexes
+from headfit._selection.certify_selection import FORMS
 from headfit._shrink.descent import Running, checked_sizes
 from headfit.errors import InputError
 
@@ -155,17 +156,16 @@ def index(
         raise InputError("dim must not be given beside mass, which decides it")
     bound = None if mass is None else check_between(mass, "mass", 0, 1)
     window, first = as_count(window, "window", 1), as_count(first, "first", 0)
-    keys = as_count(keys, "keys", window + first + 1)
+    least = window + first + 1
+    keys = as_count(keys, "keys", least)
     dtype, form = as_choice(dtype, "dtype", tuple(DTYPES)), as_choice(form, "form", FORMS)
     shares = checked_shares(held_out, validation)
     running = Running.of(effort=effort, callback=callback, rng=rng, num_threads=num_threads)
     descent = _core.IndexDescent(effort_steps(effort, EFFORTS, least=0), ROWS, running.seed)
-    counts = [keys] if curve_keys is None else checked_sizes(curve_keys, "curve_keys", LARGEST)
-    for count in counts:
-        as_count(count, "curve_keys", window + first + 1)
-    dtypes = np.ravel(np.array(dtype if curve_dtypes is None else curve_dtypes, object)).tolist()
-    for one in dtypes:
-        as_choice(one, "curve_dtypes", tuple(DTYPES))
+    counts = checked_sizes(keys if curve_keys is None else curve_keys, "curve_keys", LARGEST)
+    counts = [as_count(count, "curve_keys", least) for count in counts]
+    kinds = np.ravel(np.array(dtype if curve_dtypes is None else curve_dtypes, object)).tolist()
+    dtypes = [as_choice(kind, "curve_dtypes", tuple(DTYPES)) for kind in kinds]
 
     def checked(own: Any) -> Group:
         group = Group.checked(own, rotated, length, shares, running.seed)
@@ -182,11 +182,11 @@ def index(
     sizes = (*SIZES, max(group.dim for group in groups.values()))
     tried = [(x, dtype) for x in ((8 if dim is None else dim,) if bound is None else sizes)]
     dims = checked_sizes(curve_dims, "curve_dims", sizes[-1])
-    wanted = [(size, kind) for kind in dtypes for size in dims]
+    places = [(size, kind, count) for kind in dtypes for size in dims for count in counts]
     found: dict[Any, Index] = {}
-    curves: dict[Any, dict[Any, Any]] = {name: {} for name in groups}
-    for size, kind in dict.fromkeys([*tried, *wanted]):
-        counted = counts if (size, kind) in wanted else []
+    curves: dict[Any, dict[tuple[int, str, int], Index]] = {name: {} for name in groups}
+    for size, kind in dict.fromkeys([*tried, *(at[:2] for at in places)]):
+        counted = [at[2] for at in places if at[:2] == (size, kind)]
         left = [name for name in groups if counted or name not in found]
         starts = [
             groups[name].starts(closed[name], min(size, groups[name].dim), form) for name in left
@@ -204,8 +204,9 @@ def index(
                 **vars(group.parts), start_loss=start_loss, loss=loss, seconds=seconds,
             )  # fmt: skip
             for count in counted:
-                point = _judged(replace(result, keys=count), group, start, running.threads)
-                curves[name][size, kind, count] = {"finds": point.quality, **point.others}
+                curves[name][size, kind, count] = _judged(
+                    replace(result, keys=count), group, start, running.threads
+                )
             if name in found:
                 continue
             if bound is not None and size < group.dim:
@@ -216,9 +217,10 @@ def index(
                     )
                 if quality.share_mean < bound:
                     continue
-            found[name] = _judged(result, group, start, running.threads)
-    for name, points in curves.items():
-        points = {(*at, count): points[*at, count] for at in wanted for count in counts}
+            at_keys = curves[name].get((size, kind, keys))
+            found[name] = at_keys or _judged(result, group, start, running.threads)
+    for name, own in curves.items():
+        points = {at: {"finds": own[at].quality, **own[at].others} for at in places}
         found[name] = replace(found[name], curve=IndexCurve(points) if points else None)
     if not isinstance(passages, Mapping):
         return found[None]

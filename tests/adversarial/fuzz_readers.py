@@ -61,9 +61,13 @@ def _tensors(path: Path) -> None:
 
 
 def _points(path: Path) -> None:
-    from headfit._base.files import load_array
+    from functools import partial
 
-    load_array(path, ".npy file", "points")
+    from numpy.lib import format as npy
+
+    from headfit._base.files import read_file
+
+    read_file(partial(npy.read_array, allow_pickle=False), path, "points", "is no .npy file")
 
 
 READERS: dict[str, tuple[str, Callable[[Path], None]]] = {

@@ -35,8 +35,8 @@ GOOD = 'pattern = "band"\nn = 8\nneighbors = 1\n'
         ("grid = 3", "grid must be given"),
         ("grid = []", "grid must be given"),
         ("grid = [3]", "grid must be given"),
-        ("[grid\n", "is no TOML"),
-        ("\xff\xfe", "is no TOML"),
+        ("[grid\n", "is no file of a sweep, in TOML"),
+        ("\xff\xfe", "is no file of a sweep, in TOML"),
         (f"[grid]\n{GOOD}widht = 3\n", "grid 1 of 1: points[0]: widht is no key"),
         (f"[grid]\n{GOOD}leak = [0.1, 2]\n", "points[1]: leak must"),
         (f"[grid]\n{GOOD}leak = nan\n", "leak must be finite"),
@@ -46,7 +46,7 @@ GOOD = 'pattern = "band"\nn = 8\nneighbors = 1\n'
             f"[[grid]]\n{GOOD}[[grid]]\npattern = 'nothing'\n",
             "grid 2 of 2: points[0]: pattern must",
         ),
-        (f"[grid]\n{GOOD}seed = {'9' * 5000}\n", "is no TOML: Exceeds the limit"),
+        (f"[grid]\n{GOOD}seed = {'9' * 5000}\n", "in TOML: Exceeds the limit"),
         (
             f"[grid]\n{GOOD}" + "".join(f"{k} = {MANY}\n" for k in ("seed", "dim", "k")),
             "grid 1 of 1: a grid must have at most 10,000,000 points; got 64,000,000 from the "

@@ -16,6 +16,7 @@ from headfit._attention.profile import Counts, Measures, Profile, mean_of
 from headfit._base.arguments import as_count, thread_count
 from headfit._base.arrays import FloatArray
 from headfit._base.calls import interruptible, standard_arithmetic
+from headfit._base.display import named
 from headfit._base.types import ArrayLike
 from headfit.errors import InputError
 
@@ -104,7 +105,7 @@ def describe(
         n=n,
         m=m,
         **vars(measures),
-        **{name: getattr(profile, name) for name in ("keys", "top_mass", "load", "sparse")},
+        **named(profile, "keys", "top_mass", "load", "sparse"),
         keys_mean=profile.over_keys(np.nanmean),
         keys_median=profile.over_keys(np.nanmedian),
         keys_max=profile.over_keys(np.nanmax),

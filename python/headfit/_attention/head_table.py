@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from headfit._attention.profile import Counts, Floats, HeadStatistics
 from headfit._base.arguments import as_count, shown
-from headfit._base.display import Pictured, data_frame, plain_dict, text_table
-from headfit._base.files import as_path, load_arrays, save_arrays
+from headfit._base.display import Pictured, data_frame, named, plain_dict, text_table
+from headfit._base.files import load_arrays, save_arrays, with_suffix
 from headfit.errors import InputError
 
 _FORMAT = "headfit capture 1"
@@ -187,7 +187,7 @@ class HeadTable(Table):
         }
         table[f"top{self.per_row}_mean"] = self.top_mass_mean
         table[f"top{self.per_row}_worst"] = self.top_mass_worst
-        table |= {name: getattr(self, name) for name in _ONE_NUMBER}
+        table |= named(self, *_ONE_NUMBER)
         table["sink_columns"] = self.sink_columns.sum(axis=-1)
         if not (self.key_mass < 1).any():
             del table["key_mass"]
@@ -195,8 +195,8 @@ class HeadTable(Table):
 
     def to_dict(self) -> dict[str, Any]:
         """Return `columns` as (nested) lists, with the shape and definitions, for JSON."""
-        names = ("n", "m", "axes", "per_row", "per_column", "share")
-        return plain_dict({**{name: getattr(self, name) for name in names}, **self.columns()})
+        own = named(self, "n", "m", "axes", "per_row", "per_column", "share")
+        return plain_dict(own | self.columns())
 
     def statement(self, *head: int) -> str:
         """Return a text that says whether a head is sparse in the paper's sense, and why.
@@ -321,9 +321,7 @@ class ModelTable(Table):
         FileError
             If the file cannot be written. A file of that name stays as it was then.
         """
-        target = Path(as_path(path, "path"))
-        if target.suffix != ".npz":
-            raise InputError(f"path must end in .npz; got {target}")
+        target = with_suffix(path, "path", [".npz"])
         arrays = {f"numbers/{name}": values for name, values in self.numbers.items()}
         for kind, by_layer in (("distances", self.distances), ("columns", self.column_mass)):
             arrays |= {f"{kind}/{at}": x for at, x in enumerate(by_layer.values())}

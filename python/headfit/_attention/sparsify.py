@@ -18,7 +18,7 @@ from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_o
 from headfit._base.arguments import as_choice, as_count, as_share, shown, thread_count
 from headfit._base.arrays import as_indices, as_stack, as_stored_array, is_sparse
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import Shown, plain_dict
+from headfit._base.display import Shown, named, plain_dict
 from headfit._base.machine import require_memory
 from headfit._base.masks import core_mask
 from headfit._base.sparse import checked_csr, csr_of
@@ -82,9 +82,10 @@ class Sparsified(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain Python values, for JSON; without the matrix and the rows."""
         n, m = self.matrix.shape
-        names = ("per_row", "per_column", "exempt", "method", "tv_mean", "tv_worst", "worst_row")
-        figures = {name: getattr(self, name) for name in names}
-        return plain_dict({"n": n, "m": m, "nonzeros": self.matrix.nnz, **figures})
+        more = named(
+            self, "per_row", "per_column", "exempt", "method", "tv_mean", "tv_worst", "worst_row"
+        )
+        return plain_dict({"n": n, "m": m, "nonzeros": self.matrix.nnz, **more})
 
     def _facts(self) -> dict[str, str]:
         n, m = self.matrix.shape

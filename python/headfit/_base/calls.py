@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any, TypeVar
 
 from headfit import _core
@@ -77,7 +76,7 @@ def short_blocks(count: int, operations_each: float) -> Iterator[slice]:
 def tqdm_class() -> Any:
     """Return the class of tqdm's bars, or raise an InputError where the package is missing."""
     missing = InputError("progress=True needs tqdm: pip install 'headfit[progress]'")
-    return optional(lambda: import_module("tqdm.auto"), missing).tqdm
+    return optional("tqdm.auto", missing).tqdm
 
 
 def count_step(bar: Any, line: str) -> None:

@@ -99,15 +99,20 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
+def named(thing: Any, *names: str) -> dict[str, Any]:
+    """Return the attributes of these names, by name."""
+    return {name: getattr(thing, name) for name in names}
+
+
 def plain_dict(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a dictionary whose values are plain."""
     return {name: plain(value) for name, value in values.items()}
 
 
-def optional(load: Callable[[], Any], missing: Exception) -> Any:
-    """Return an optional package as it is loaded, or raise an error that says how to install it."""
+def optional(module: str, missing: Exception) -> Any:
+    """Return a module of an optional package, or raise an error that says how to install it."""
     try:
-        return load()
+        return import_module(module)
     except ImportError as error:
         raise missing from error
 
@@ -118,7 +123,7 @@ def data_frame(columns: Mapping[Any, Any], index: str | list[str]) -> Any:
     Raises an ImportError that names the extra with pandas where that is missing.
     """
     extra = "to_pandas needs pandas: pip install 'headfit[pandas]', or pip install pandas"
-    pandas = optional(lambda: import_module("pandas"), ImportError(extra))
+    pandas = optional("pandas", ImportError(extra))
     frame = pandas.DataFrame(dict(columns))
     if isinstance(index, str):
         return frame.rename_axis(index)

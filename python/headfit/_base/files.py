@@ -7,15 +7,12 @@ import os
 import secrets
 import stat
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from headfit._base.arguments import shown
@@ -113,17 +110,17 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
     return replace_file(path, lambda file: np.savez(file, **plain))  # type: ignore[arg-type]
 
 
-def check_archive(stream: IO[bytes]) -> None:
-    """Raise a TooLargeError where the arrays that an .npz file claims to hold exceed the memory."""
+def checked_archive(stream: IO[bytes]) -> IO[bytes]:
+    """Return an .npz file; a TooLargeError where the arrays that it claims exceed the memory."""
     with zipfile.ZipFile(stream) as archive:
         require_memory(sum(member.file_size for member in archive.infolist()), "its arrays")
     stream.seek(0)
+    return stream
 
 
 def read_archive(stream: IO[bytes]) -> dict[str, NDArray[Any]]:
     """Read all arrays of an .npz file."""
-    check_archive(stream)
-    with np.load(stream, allow_pickle=False) as file:
+    with np.load(checked_archive(stream), allow_pickle=False) as file:
         arrays = dict(file)
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ValueError("it holds other things than arrays")
@@ -133,11 +130,6 @@ def read_archive(stream: IO[bytes]) -> dict[str, NDArray[Any]]:
 def load_arrays(path: Any, what: str, name: str = "path") -> dict[str, NDArray[Any]]:
     """Read all arrays of an .npz file; raise an InputError that names the file for others."""
     return read_file(read_archive, path, name, f"is no {what}")
-
-
-def load_array(path: Any, what: str, name: str) -> NDArray[Any]:
-    """Read the array of an .npy file; raise an InputError that names the file for others."""
-    return read_file(partial(npy.read_array, allow_pickle=False), path, name, f"is no {what}")
 
 
 def read_file(read: Callable[[IO[bytes]], Result], path: Any, name: str, otherwise: str) -> Result:
@@ -164,20 +156,21 @@ Arrays = dict[str, NDArray[Any]]
 def safetensors_package() -> Any:
     """Return the package, or raise an ImportError that says how to install it."""
     missing = "safetensors files need a package: pip install 'headfit[safetensors]'"
-    return optional(lambda: import_module("safetensors"), ImportError(missing))
+    return optional("safetensors", ImportError(missing))
 
 
-def suffix_of(path: Any, name: str) -> str:
-    suffix = Path(as_path(path, name)).suffix
-    if suffix not in FORMATS:
-        raise InputError(f"{name} must end in {' or '.join(FORMATS)}; got {os.fspath(path)}")
-    return suffix
+def with_suffix(path: Any, name: str, suffixes: Sequence[str] = FORMATS) -> Path:
+    """Return the path of a file whose name ends in one of these."""
+    file = Path(as_path(path, name))
+    if file.suffix not in suffixes:
+        raise InputError(f"{name} must end in {' or '.join(suffixes)}; got {file}")
+    return file
 
 
 def write_head(path: Any, arrays: Arrays, about: str, dtype: str) -> Path:
     """Write the arrays and the text of a fit in this dtype, in the format of the suffix."""
-    suffix, target = suffix_of(path, "path"), Path(path)
-    if suffix == ".npz":
+    target = with_suffix(path, "path")
+    if target.suffix == ".npz":
         return save_arrays(target, {**arrays, "about": np.array(about)})
     safetensors_package()
     from safetensors.numpy import save

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._base.arrays import BFLOAT16, BLOCK, as_array, is_sparse, widened
-from headfit._base.files import as_path, check_archive, read_file
+from headfit._base.files import as_path, checked_archive, read_file
 from headfit._base.machine import require_memory
 from headfit.errors import InputError
 
@@ -70,11 +70,6 @@ def _of_dense(matrix: NDArray[Any], name: str) -> sp.csr_array:
     csr = sp.csr_array(sp.vstack([sp.csr_array(widened(p)) for p in parts], "csr", np.float64))
     csr.has_canonical_format = True
     return csr
-
-
-def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
-    """Read a matrix of any shape and dtype from a file, as a canonical csr_array."""
-    return checked_csr(read_matrix(path, "path"), f"path: the matrix in {path}")
 
 
 def checked_csr(
@@ -180,13 +175,9 @@ def _integers(values: Any, what: str) -> NDArray[Any]:
 def read_matrix(path: Any, name: str) -> Any:
     """Read a file of `scipy.sparse.save_npz` or a Matrix Market file; indices are not checked."""
     text = as_path(path, name)
-    read = parse_market if text.endswith(".mtx") else _of_archive
+    is_market = text.endswith(".mtx")
+    read = parse_market if is_market else lambda stream: sp.load_npz(checked_archive(stream))
     return read_file(read, text, name, MATRIX_FILE)
-
-
-def _of_archive(stream: IO[bytes]) -> Any:
-    check_archive(stream)
-    return sp.load_npz(stream)
 
 
 def parse_market(stream: IO[bytes]) -> sp.coo_array:

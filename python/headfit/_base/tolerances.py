@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from headfit import _core
 from headfit._base.arguments import as_choice, as_flag, as_number, as_positive, shown
 from headfit._base.arrays import DIGITS, FLOAT8, HALVES, HEAD_DTYPES, NARROW, check_dtype
+from headfit._base.display import named
 from headfit.errors import InputError, input_errors
 
 FORMATS = ("float32", *HALVES)
@@ -147,8 +148,7 @@ class Kernel:
     @property
     def core(self) -> _core.Kernel:
         """What the core is to know; operands, scale and bias are rounded before it reads them."""
-        names = ("product", "logits", "bias", "weights", "fused")
-        same = {name: getattr(self, name) for name in names}
+        same = named(self, "product", "logits", "bias", "weights", "fused")
         return _core.Kernel(float32=self.accumulate == "float32", **same)
 
     def to_dict(self) -> dict[str, Any]:
@@ -364,15 +364,15 @@ def with_margin(leak: float, distortion: float, margin: float) -> tuple[float, f
 
 def as_tolerances(tolerances: Any = None, **numbers: Any) -> Tolerances:
     """Return the tolerances that a caller passed, as an object or as single numbers, not both."""
-    named = {name: value for name, value in numbers.items() if value is not None}
+    given = {name: value for name, value in numbers.items() if value is not None}
     if tolerances is None:
-        return Tolerances(**named)
+        return Tolerances(**given)
     if not isinstance(tolerances, Tolerances):
         raise InputError(f"tolerances must be a Tolerances or None; got {shown(tolerances)}")
-    if named:
-        first = next(iter(named))
+    if given:
+        first = next(iter(given))
         raise InputError(
-            f"{first} and tolerances must not both be given; got {first}={shown(named[first])} "
+            f"{first} and tolerances must not both be given; got {first}={shown(given[first])} "
             f"and {tolerances!r}"
         )
     return tolerances

@@ -11,7 +11,7 @@ from headfit._attention.attention import Attention
 from headfit._base.arguments import as_count, shown
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import plain_dict
+from headfit._base.display import named, plain_dict
 from headfit._cache.packing import Packing
 from headfit._cache.stored import (
     Stored,
@@ -199,7 +199,7 @@ class CompressedKeys(Stored):
         InputError
             For weights of another shape.
         """
-        tensors: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in self._tensors}
+        tensors = named(self, *self._tensors)
         if self.bits is not None:
             tensors["bits"] = np.array(self.bits, np.int8)
         if W_K is not None:

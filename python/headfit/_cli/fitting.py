@@ -11,9 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from numpy.lib import format as npy
+
 import headfit as hf
-from headfit._base.files import FORMATS, load_array, opened
-from headfit._base.sparse import load_matrix
+from headfit._base.files import FORMATS, read_file
+from headfit._base.sparse import checked_csr, read_matrix
 from headfit._cli.command import (
     Call,
     Command,
@@ -197,21 +199,14 @@ def _read_files(call: Call) -> None:
     for name in call.keys() & _FILES.keys():
         path = call[name]
         if name == "tokens":
-            call[name] = _tokens(path, call.pop("by", "word"))
+            text = read_file(lambda file: file.read().decode(), path, name, "is no UTF-8 text")
+            by_word = call.pop("by", "word") == "word"
+            call[name] = text.split() if by_word else list(text.removesuffix("\n"))
         elif name == "points" or (name == "mask" and path.suffix == ".npy"):
-            call[name] = load_array(path, ".npy file", name)
+            read = functools.partial(npy.read_array, allow_pickle=False)
+            call[name] = read_file(read, path, name, "is no .npy file")
         else:
-            call[name] = load_matrix(path)
-
-
-def _tokens(path: Path, by: str) -> list[str]:
-    with opened(path, "tokens", "is no text") as file:
-        raw = file.read()
-    try:
-        text = raw.decode("utf-8").removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"tokens: {path} is no UTF-8 text: {error}") from error
-    return text.split() if by == "word" else list(text)
+            call[name] = checked_csr(read_matrix(path, "path"), f"path: the matrix in {path}")
 
 
 def _make(kind: str, call: Call) -> Outcome:

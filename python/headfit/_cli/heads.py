@@ -7,6 +7,7 @@ import numpy as np
 
 import headfit as hf
 from headfit._attention.head_table import ModelTable
+from headfit._base.display import named
 from headfit._base.files import FORMATS, save_arrays
 from headfit._cli import files
 from headfit._cli.command import Call, Outcome, command, option, options_of, outcome
@@ -127,8 +128,7 @@ def selection(call: Call) -> Outcome:
     call.say(f"certifying {attention}")
     kept = index.certify(attention, **call)
     if rows:
-        arrays = {name: getattr(kept, name) for name in ROWS}
-        call.files.write(rows, partial(save_arrays, arrays=arrays))
+        call.files.write(rows, partial(save_arrays, arrays=named(kept, *ROWS)))
     return outcome(file, kept, kept.holds)
 
 

@@ -3,12 +3,11 @@
 import contextlib
 import json
 import tomllib
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from headfit._base.display import optional
-from headfit._base.files import as_path, opened
+from headfit._base.files import as_path, read_file
 from headfit._cli.command import Call, Outcome, command, option, options_of
 from headfit._sweep.work import Work, tasks_of
 from headfit.errors import InputError
@@ -64,7 +63,7 @@ def sweep(call: Call) -> Outcome:
 def _connected(address: str) -> Any:
     """Return a client of the Dask scheduler at an address."""
     missing = ImportError("a cluster needs Dask: pip install 'headfit[sweep]'")
-    distributed = optional(lambda: import_module("distributed"), missing)
+    distributed = optional("distributed", missing)
     comm = distributed.comm
     try:
         comm.registry.get_backend(comm.parse_address(address)[0])  # which a client would wait for
@@ -78,12 +77,7 @@ def read_sweep_file(path: str) -> dict[str, Any]:
 
     An error names the file, the table and the key.
     """
-    with opened(path, "file", "is no file of a sweep") as stream:
-        text = stream.read()
-    try:
-        said = tomllib.loads(text.decode("utf-8"))
-    except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
-        raise InputError(f"file: {path} is no TOML: {error}") from error
+    said = read_file(tomllib.load, path, "file", "is no file of a sweep, in TOML")
     try:
         for key in said:
             if key not in KEYS:

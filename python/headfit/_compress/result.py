@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention, attention_in
 from headfit._base.arrays import FloatArray, as_float_array, round_to
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import data_frame, plain_dict
+from headfit._base.display import data_frame, named, plain_dict
 from headfit._base.files import write_head
 from headfit._compress.maps import StoredMaps
 from headfit._shrink.result import Result, ResultByName, TvCurve
@@ -216,8 +216,7 @@ class Compressed(Result):
         ImportError
             Without the package safetensors, where the suffix asks for it.
         """
-        names = ("dim", "original_dim", "tv_mean", "rotary")
-        about = {"compressed": 1, **{name: getattr(self, name) for name in names}}
+        about = {"compressed": 1, **named(self, "dim", "original_dim", "tv_mean", "rotary")}
         write_head(path, self.tensors(W_Q, W_K), json.dumps(about), self.dtype)
 
     def to_dict(self) -> dict[str, Any]:

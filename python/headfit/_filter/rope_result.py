@@ -10,7 +10,7 @@ import numpy as np
 from headfit._attention.attention import Attention
 from headfit._base.arguments import as_count
 from headfit._base.arrays import DIGITS, as_float_dtype, check_dtype
-from headfit._base.display import Pictured, number, plain_dict
+from headfit._base.display import Pictured, named, number, plain_dict
 from headfit._base.tolerances import Tolerances
 from headfit._filter.demand import Filter
 from headfit._filter.stencil import Floats, Stencil
@@ -145,9 +145,10 @@ class RopeFilter(Pictured):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain Python values, for JSON; without frequencies and filter."""
-        names = ("status", "n", "dim", "base", "width", "tolerances", "max_norm", "norm",
-                 "least_norm", "max_logit")  # fmt: skip
-        return plain_dict({name: getattr(self, name) for name in names})
+        return plain_dict(named(
+            self, "status", "n", "dim", "base", "width", "tolerances", "max_norm", "norm",
+            "least_norm", "max_logit",
+        ))  # fmt: skip
 
     def __repr__(self) -> str:
         what = f"a pattern of {self.stencil.offsets.size} offsets"

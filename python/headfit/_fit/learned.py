@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._base.arguments import as_count, as_positive, check_callable, shown
 from headfit._base.arrays import DIGITS, FloatArray, as_contiguous, as_float_array
+from headfit._base.display import named
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
@@ -327,13 +328,12 @@ def learned(
         progress=None if problem.watch is None and method.callback is None else after_scan,
     )
     q, k, report = _core.fit_learned(target.core, tolerances, options, problem.threads)
-    named = ("effort", "max_norm", "reheats", "stages")
     return Head(
         q,
         k,
         failed_rows=report.pop("failed_rows"),
         restarts=report.pop("restarts"),
-        settings={**{name: getattr(method, name) for name in named}, "learned": report},
+        settings={**named(method, "effort", "max_norm", "reheats", "stages"), "learned": report},
         ended=ENDED[report["status"]],
         steps=report["steps"],
     )

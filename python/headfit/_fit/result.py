@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arrays import DIGITS, NARROW, is_sparse
-from headfit._base.display import Pictured, mask_text, number, plain_dict, records_frame
+from headfit._base.display import Pictured, mask_text, named, number, plain_dict, records_frame
 from headfit._base.files import write_head
 from headfit._base.masks import allowed_places
 from headfit._base.tolerances import Tolerances
@@ -214,15 +214,14 @@ class Fit(Pictured, FittedHead):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures of the head as plain Python values, for JSON; without its arrays."""
-        bound = self.lower_bound
         return plain_dict(
             {
                 "n": self.Q.shape[0],
                 "width": self.module.width,
                 "canonical": self.module.is_canonical,
-                **{name: getattr(self, name) for name in ("dim", *_PLAIN, "tolerances", "search")},
+                **named(self, "dim", *_PLAIN, "tolerances", "search"),
                 "mask": None if self.mask is None else mask_text(self.mask),
-                "lower_bound": bound and {"dim": bound.dim, "reason": bound.reason},
+                "lower_bound": self.lower_bound and named(self.lower_bound, "dim", "reason"),
                 "certificate": self.certificate.to_dict(),
             }
         )
@@ -256,7 +255,7 @@ class Fit(Pictured, FittedHead):
             "format": FORMAT,
             "headfit": VERSION,
             "numpy": np.__version__,
-            **{name: getattr(self, name) for name in _PLAIN},
+            **named(self, *_PLAIN),
             **asdict(limits),
             "module_scale": module.scale,
             "mask": mask,

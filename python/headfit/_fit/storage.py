@@ -191,8 +191,8 @@ def read_head(path: Any, name: str, what: str = "saved fit") -> tuple[files.Arra
     otherwise = f"is no {what}"
     with files.opened(path, name, otherwise):
         # The file is opened first: the error for a missing file precedes that for a wrong suffix.
-        suffix = files.suffix_of(path, name)
-    if suffix == ".npz":
+        file = files.with_suffix(path, name)
+    if file.suffix == ".npz":
         arrays = files.load_arrays(path, what, name)
         about = arrays.pop("about", None)
         return arrays, None if about is None else str(about)

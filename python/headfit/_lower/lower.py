@@ -7,7 +7,7 @@ from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from headfit._base.arguments import as_generator, check_between
-from headfit._base.display import Pictured, mask_text, plain_dict
+from headfit._base.display import Pictured, mask_text, named, plain_dict
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._lower.bounded import Apart, Groups, Limits, Separated
 from headfit._lower.family_search import bounded
@@ -104,11 +104,10 @@ class LowerBound(Pictured):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the witnesses as plain Python values, for JSON."""
-        own = ("dim", "impossible", "reason", "max_norm", "masked_logits")
-        values = {name: getattr(self, name) for name in own} | asdict(self.tolerances)
-        names = ("name", "dim", "status", "reason")
-        values["candidates"] = [{n: getattr(c, n) for n in names} for c in self.candidates]
-        return plain_dict({**values, "mask": None if self.mask is None else mask_text(self.mask)})
+        own = named(self, "dim", "impossible", "reason", "max_norm", "masked_logits")
+        tried = [named(c, "name", "dim", "status", "reason") for c in self.candidates]
+        mask = None if self.mask is None else mask_text(self.mask)
+        return plain_dict({**own, **asdict(self.tolerances), "candidates": tried, "mask": mask})
 
     def __repr__(self) -> str:
         under = "" if self.mask is None else f", mask={mask_text(self.mask)}"

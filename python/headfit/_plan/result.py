@@ -3,7 +3,7 @@
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -240,14 +240,12 @@ class Plan(Pictured):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the head itself as plain Python values, for JSON."""
-        own = {f.name for f in fields(self)} - {"target", "fit", "lower_bound"}
-        names = ("verdict", "obstacle", "smallest", "trend", *own)
-        values = {name: getattr(self, name) for name in names}
-        bound, target = self.lower_bound, self.target
+        known = ("verdict", "obstacle", "smallest", "trend", *vars(self))
+        values = {name: getattr(self, name) for name in known if name not in ("target", "fit")}
+        bound, mask = self.lower_bound, getattr(self.target, "mask", None)
         values["lower_bound"] = bound and {"dim": bound.dim, "reason": bound.reason}
-        sizes = ("nonzeros", "per_row", "mean_per_row")
-        values |= {name: getattr(target, name, None) for name in sizes}
-        mask = getattr(target, "mask", None)
+        for name in ("nonzeros", "per_row", "mean_per_row"):
+            values[name] = getattr(self.target, name, None)
         return plain_dict({**values, "mask": None if mask is None else mask_text(mask)})
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from headfit import bounds
 from headfit._attention.attention import Attention
 from headfit._base.arrays import HALVES, NARROW
+from headfit._base.display import named
 from headfit._base.tolerances import Kernel, Tolerances, log_inverse
 from headfit._fit.fit import fit
 from headfit._fit.method import Method
@@ -143,8 +144,7 @@ def recorded(
     purpose: str, question: Question, head: Fit, proof: Certificate, **more: Any
 ) -> PlanAttempt:
     """Return the record of a head and of a certificate of it."""
-    names = ("holds", "leak", "distortion", "share_held", "max_logit", "max_norm")
-    figures = {name: getattr(proof, name) for name in names}
+    figures = named(proof, "holds", "leak", "distortion", "share_held", "max_logit", "max_norm")
     used = int(head.settings.get("dim_used", head.dim))
     return PlanAttempt(
         purpose, proof.n, head.dim, question.dtype, question.kernel, proof.tolerances,
@@ -159,8 +159,8 @@ class Planner:
         self, source: Source, question: Question, clock: Clock, say: Callable[[str], None]
     ) -> None:
         self.source, self.question, self.clock, self.say = source, question, clock, say
-        words = {name: getattr(question, name) for name in ("dim", "dtype", "kernel", "tolerances")}
-        self.plan = Plan(source.name, source.n, time_limit=clock.limit, **words)
+        asked = named(question, "dim", "dtype", "kernel", "tolerances")
+        self.plan = Plan(source.name, source.n, time_limit=clock.limit, **asked)
         self.first: Fit | None = None
 
     def _add(self, **known: Any) -> None:

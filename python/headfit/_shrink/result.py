@@ -15,7 +15,7 @@ from headfit._attention.heads import check_one_head, core_target_of, target_matr
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import thread_count
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import Pictured, Shown, data_frame, mask_text, plain_dict
+from headfit._base.display import Pictured, Shown, data_frame, mask_text, named, plain_dict
 from headfit._base.types import MaskLike
 from headfit._fit.head import FittedHead
 from headfit.errors import InputError
@@ -51,8 +51,7 @@ class ResultByName(Result, Generic[Each]):
     def to_dict(self) -> dict[str, Any]:
         """Return the figures of each and of all as plain Python values, for JSON; without maps."""
         each = {name: one.to_dict() for name, one in getattr(self, self._field).items()}
-        figures = {name: getattr(self, name) for name in self._figures}
-        return plain_dict({self._field: each, **figures})
+        return plain_dict({self._field: each, **named(self, *self._figures)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,11 +169,12 @@ class ShrinkResult(Result, FittedHead):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain Python values, for JSON; without the head's arrays."""
-        names = ("dim", "original_dim", "dtype", "scale", "shrunk", "reached", "tv_mean",
-                 "tv_worst", "stopped", "curve", "baseline", "seconds", "settings")  # fmt: skip
-        figures = {name: getattr(self, name) for name in names}
-        figures["mask"] = None if self.mask is None else mask_text(self.mask)
-        return plain_dict({**figures, "comparison": self.comparison.to_dict()})
+        own = named(
+            self, "dim", "original_dim", "dtype", "scale", "shrunk", "reached", "tv_mean",
+            "tv_worst", "stopped", "curve", "baseline", "seconds", "settings",
+        )  # fmt: skip
+        mask = None if self.mask is None else mask_text(self.mask)
+        return plain_dict({**own, "mask": mask, "comparison": self.comparison.to_dict()})
 
     def _facts(self) -> dict[str, str]:
         if self.shrunk:
@@ -221,8 +221,8 @@ class Comparison(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scalars as plain Python values, for JSON; `to_pandas` has the rows."""
-        names = ("kl_mean", "kl_worst", "tv_mean", "tv_worst", "worst_row")
-        return plain_dict({"n": self.row_tv.size, **{name: getattr(self, name) for name in names}})
+        own = named(self, "kl_mean", "kl_worst", "tv_mean", "tv_worst", "worst_row")
+        return plain_dict({"n": self.row_tv.size, **own})
 
     def to_pandas(self) -> Any:
         """Return the rows as a pandas DataFrame with the columns ``kl`` and ``tv``.

@@ -15,7 +15,7 @@ from headfit._attention.sparsify import Sparsified
 from headfit._base.arguments import as_finite, as_flag, thread_count
 from headfit._base.arrays import FloatArray, as_contiguous
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import Pictured, mask_text, plain_dict
+from headfit._base.display import Pictured, mask_text, named, plain_dict
 from headfit._base.masks import core_mask, frozen_mask, masks_agree
 from headfit._base.sparse import as_csr
 from headfit._base.types import ArrayLike, MaskLike, PathLike, Sparse
@@ -171,12 +171,12 @@ class Target(Pictured):
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain Python values, for JSON; without the matrix."""
         mask = None if self.mask is None else mask_text(self.mask)
-        names = ("n", "nonzeros", "per_row", "per_column", "gamma")
-        return plain_dict({name: getattr(self, name) for name in names} | {"mask": mask})
+        own = named(self, "n", "nonzeros", "per_row", "per_column", "gamma")
+        return plain_dict({**own, "mask": mask})
 
     def __repr__(self) -> str:
-        names = ("n", "nonzeros", "per_row", "per_column")
-        facts = {name: str(getattr(self, name)) for name in names} | {"gamma": f"{self.gamma:.6g}"}
+        facts = named(self, "n", "nonzeros", "per_row", "per_column")
+        facts["gamma"] = f"{self.gamma:.6g}"
         if self.mask is not None:
             facts["mask"] = mask_text(self.mask)
         return f"Target({', '.join(f'{name}={text}' for name, text in facts.items())})"

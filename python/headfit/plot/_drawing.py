@@ -1,6 +1,9 @@
 """Matplotlib, imported when something is drawn and not before; its types; and the colours."""
 
+import sys
 from typing import TYPE_CHECKING, Any
+
+from headfit._base.display import optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
@@ -20,13 +23,6 @@ BLUE, ORANGE, GREEN, INK, GREY = "#0072B2", "#D55E00", "#009E73", "#1b1b1b", "#8
 
 def matplotlib() -> Any:
     """Return the package matplotlib, or raise an ImportError that names the extra with it."""
-    try:
-        import matplotlib
-        import matplotlib.axes
-        import matplotlib.colors
-        import matplotlib.figure
-        import matplotlib.scale
-        import matplotlib.ticker
-    except ImportError as error:
-        raise ImportError(MISSING) from error
-    return matplotlib
+    for part in ("axes", "colors", "figure", "scale", "ticker"):
+        optional(f"matplotlib.{part}", ImportError(MISSING))
+    return sys.modules["matplotlib"]

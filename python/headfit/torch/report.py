@@ -11,7 +11,7 @@ import numpy as np
 
 from headfit import plot
 from headfit._attention.head_table import ModelTable, cells
-from headfit._base.files import as_path, replace_file
+from headfit._base.files import replace_file, with_suffix
 from headfit.errors import InputError
 from headfit.plot._drawing import matplotlib
 
@@ -46,9 +46,7 @@ def write_report(table: ModelTable, first: list[list[Any]], path: Any, title: st
     """
     if not isinstance(title, str):
         raise InputError(f"title must be a str; got {type(title).__name__}")
-    target = Path(as_path(path, "path"))
-    if target.suffix not in (".html", ".htm"):
-        raise InputError(f"path must end in .html; got {target}")
+    target = with_suffix(path, "path", [".html", ".htm"])
     matplotlib()
     parts = [f"<p>{html.escape(text)}</p>" for text in _sentences(table)]
     for name, figure in _figures(first, table):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 
-from headfit._base.arguments import as_count, as_flag, as_number, as_share, check_between, shown
+from headfit._base.arguments import as_count, as_flag, as_number, as_share, check_between
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
 from headfit._lower.general import GeneralBound, counting, every_subset
 from headfit._lower.lower import LowerBound, lower
@@ -63,9 +63,7 @@ def logit_range(
     >>> round(logit_range(gamma=2.0, leak=0.05, distortion=0.25), 3)
     3.912
     """
-    ratio = as_number(gamma, "gamma")
-    if not ratio >= 1:
-        raise InputError(f"gamma must be at least 1; got {shown(gamma)}")
+    ratio = as_number(gamma, "gamma", "be at least 1", lambda ratio: ratio >= 1)
     log_gamma = _LARGEST_LOG_RATIO if math.isinf(ratio) else math.log(ratio)
     limits = as_tolerances(tolerances, leak=leak, distortion=distortion)
     if limits.max_logit is not None:

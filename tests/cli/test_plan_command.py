@@ -96,7 +96,7 @@ def test_every_kind_that_has_an_n_takes_it_from_the_option():
         ("causal_band --n 64 --arg neighbors=x", "neighbors must be an integer"),
         (
             "causal_band --n 64 --arg neighbors=3 --arg widht=3",
-            "--arg must name arguments of causal_band: neighbors, weights, gamma; ",
+            "--arg must name arguments of causal_band (neighbors, weights, gamma): ",
         ),
         ("causal_band --arg neighbors=3", "n must be given"),
         ("causal_band --n 0 --arg neighbors=3", "n must"),

@@ -26,7 +26,7 @@ from headfit._base.arrays import (
     computed_in,
     is_sparse,
 )
-from headfit._base.masks import as_allowed, as_key_mask, core_mask, frozen_mask, masks_agree
+from headfit._base.masks import as_allowed, as_key_mask, core_mask, frozen, frozen_mask, masks_agree
 from headfit._base.positions import as_positions
 from headfit._base.types import ArrayLike, MaskLike, PositionLike
 from headfit.errors import InputError
@@ -106,14 +106,14 @@ class LogitOptions:
         """
         mask, lengths, keys, sinks = self.mask, self.key_lengths, self.key_mask, self.sinks
         if sinks is not None:
-            sinks = _read_only_copy(as_float_array(sinks, "sinks", ndim=0).astype(np.float64))
+            sinks = frozen(as_float_array(sinks, "sinks", ndim=0).astype(np.float64))
         if mask is not None and not isinstance(mask, (str, tuple)):
             mask = frozen_mask(mask) if is_sparse(mask) else as_allowed(mask)
         return replace(
             self,
             mask=mask,
             key_lengths=None if lengths is None else np.array(as_array(lengths, "key_lengths")),
-            key_mask=None if keys is None else _read_only_copy(as_key_mask(keys)),
+            key_mask=None if keys is None else frozen(as_key_mask(keys)),
             sinks=sinks,
         )
 
@@ -222,9 +222,3 @@ def _same(a: Any, b: Any, name: str) -> bool:
     if b is None or isinstance(a, (str, tuple)) or isinstance(b, (str, tuple)):
         return type(a) is type(b) and bool(a == b)
     return np.array_equal(as_array(a, name), as_array(b, name))
-
-
-def _read_only_copy(array: NDArray[Any]) -> NDArray[Any]:
-    copy = array.copy()
-    copy.flags.writeable = False
-    return copy

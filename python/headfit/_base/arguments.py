@@ -5,7 +5,7 @@ Each check raises an `InputError` that names the argument, what was expected and
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,29 +37,35 @@ def scalar(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def as_number(value: Any, name: str, expected: str = "be a number") -> float:
+def as_number(
+    value: Any,
+    name: str,
+    expected: str = "be a number",
+    holds: Callable[[float], bool] = lambda number: True,
+) -> float:
     """Return a real number as a float; a Fraction, say, is one, and an array without axes.
 
-    Booleans, texts, complex numbers and arrays with axes are refused.
+    Booleans, texts, complex numbers and arrays with axes are refused, and numbers for which the
+    condition that `expected` states does not hold.
     """
     try:
-        number = scalar(value)
-        if isinstance(number, bool) or not hasattr(number, "__float__"):  # texts have none
+        own = scalar(value)
+        if isinstance(own, bool) or not hasattr(own, "__float__"):  # texts have none
             raise TypeError("no real number")
-        return float(number)
+        number = float(own)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf  # an integer larger than any float
+        number = math.inf if value > 0 else -math.inf  # an integer larger than any float
     except Exception as error:
         raise InputError(f"{name} must {expected}; got {shown(value)}") from error
+    if not holds(number):
+        raise InputError(f"{name} must {expected}; got {shown(value)}")
+    return number
 
 
 def as_finite(value: Any, name: str, least: float) -> float:
     """Return a finite number that is at least `least`."""
     expected = f"be finite and at least {least:g}"
-    number = as_number(value, name, expected)
-    if not least <= number < math.inf:
-        raise InputError(f"{name} must {expected}; got {shown(value)}")
-    return number
+    return as_number(value, name, expected, lambda number: least <= number < math.inf)
 
 
 def as_flag(value: Any, name: str) -> bool:
@@ -119,10 +125,7 @@ def as_positive(value: Any, name: str) -> float | None:
 
 def as_share(value: Any, name: str) -> float:
     """Return a share of a whole, a number in (0, 1], or raise an InputError."""
-    share = as_number(value, name, "lie in (0, 1]")
-    if not 0 < share <= 1:
-        raise InputError(f"{name} must lie in (0, 1]; got {share}")
-    return share
+    return as_number(value, name, "lie in (0, 1]", lambda share: 0 < share <= 1)
 
 
 def as_generator(rng: Any, name: str = "rng") -> np.random.Generator:

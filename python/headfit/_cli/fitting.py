@@ -31,7 +31,7 @@ from headfit._cli.command import (
 from headfit._cli.files import MATRIX, NORMALIZE, PLOT, TARGET, draw, read, read_target, save_matrix
 from headfit._cli.streams import DASH
 from headfit._fit.registry import METHODS
-from headfit.errors import HeadfitError, InputError
+from headfit.errors import HeadfitError, InputError, input_errors
 
 TOLERANCES = options_of(hf.Tolerances)
 # The options of single methods that the command line has.
@@ -251,11 +251,9 @@ def function_of_n(kind: str, chosen: dict[str, Any], rng: int) -> Callable[[int]
             f"pattern must be a function of n; {kind} is not: write it with headfit pattern, and "
             "name the file"
         )
-    try:
+    names = ", ".join(name for name in others if name != "rng")
+    with input_errors(f"--arg must name arguments of {kind} ({names})", TypeError):
         known.bind(0, **chosen, rng=rng)
-    except TypeError as error:
-        names = ", ".join(name for name in others if name != "rng")
-        raise InputError(f"--arg must name arguments of {kind}: {names}; {error}") from error
     return functools.partial(function, **chosen, rng=rng)
 
 

@@ -10,7 +10,7 @@ from headfit._base.display import optional
 from headfit._base.files import as_path, read_file
 from headfit._cli.command import Call, Outcome, command, option, options_of
 from headfit._sweep.work import Work, tasks_of
-from headfit.errors import InputError
+from headfit.errors import InputError, input_errors
 from headfit.sweep import grid, run
 
 KEYS = ("out", "workers", "num_threads", "grid")
@@ -65,11 +65,9 @@ def _connected(address: str) -> Any:
     missing = ImportError("a cluster needs Dask: pip install 'headfit[sweep]'")
     distributed = optional("distributed", missing)
     comm = distributed.comm
-    try:
+    with input_errors(f"scheduler: {address} does not answer", OSError, ValueError):
         comm.registry.get_backend(comm.parse_address(address)[0])  # which a client would wait for
         return distributed.Client(address, timeout=CONNECTING, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"scheduler: {address} does not answer: {error}") from error
 
 
 def read_sweep_file(path: str) -> dict[str, Any]:
@@ -78,15 +76,13 @@ def read_sweep_file(path: str) -> dict[str, Any]:
     An error names the file, the table and the key.
     """
     said = read_file(tomllib.load, path, "file", "is no file of a sweep, in TOML")
-    try:
+    with input_errors(path, InputError):
         for key in said:
             if key not in KEYS:
                 raise InputError(f"{key} is no key of a sweep; these are: {', '.join(KEYS)}")
         if "out" in said:
             said["out"] = Path(path).parent / as_path(said["out"], "out")
         return {"points": _points(said.pop("grid", None)), **said}
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
 
 
 def _points(tables: Any) -> list[dict[str, Any]]:
@@ -96,8 +92,6 @@ def _points(tables: Any) -> list[dict[str, Any]]:
         raise InputError("grid must be given: tables [[grid]] whose keys are those of points")
     points = []
     for i, table in enumerate(tables, start=1):
-        try:
+        with input_errors(f"grid {i} of {len(tables)}", InputError):
             points += [task.point for task in tasks_of(grid(**table), Work.of(None, None))]
-        except InputError as error:
-            raise InputError(f"grid {i} of {len(tables)}: {error}") from error
     return points

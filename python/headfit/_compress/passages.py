@@ -185,9 +185,7 @@ def as_dtype(attention: Attention, dtype: Any) -> Attention:
 
 def checked_shares(held_out: Any, validation: Any) -> tuple[float, float]:
     """Return the shares of passages that judge, and of the others that choose."""
-    validation = as_number(validation, "validation")
-    if not 0 <= validation < 1:
-        raise InputError(f"validation must lie in [0, 1); got {validation}")
+    validation = as_number(validation, "validation", "lie in [0, 1)", lambda share: 0 <= share < 1)
     return check_between(held_out, "held_out", 0, 1), validation
 
 

@@ -53,7 +53,7 @@ from headfit._base.arguments import as_flag, as_positive
 from headfit._base.tolerances import Tolerances
 from headfit._lower import exact
 from headfit._lower.problem import Visibility, Witness
-from headfit._lower.supports import KINDS, Kind, are_places, support_of
+from headfit._lower.supports import KINDS, Kind, are_places, line, support_of
 from headfit._target.target import Target
 from headfit.errors import InputError
 
@@ -128,7 +128,7 @@ class Apart:
             good = good and _no_row_contains_another(target, members, within)
         elif closed:
             attending, inside = _attending(target), set(within)
-            distinct = {frozenset(attending.get(j, set()) & inside) for j in members}
+            distinct = {frozenset(attending[j] & inside) for j in members}
             good = len(distinct) == len(members) and _all_seen(sight, within, members)
         else:
             good = _columns_apart(target, sight, members)
@@ -167,11 +167,13 @@ class Groups:
             return None
         if not _all_seen(Visibility(target.mask, target.n), rows, columns):
             return None
-        in_rows = self.kind == "rows"
-        lines = {i: set(support_of(target, i)) for i in rows} if in_rows else _attending(target)
+        lines = (
+            {i: set(support_of(target, i)) for i in rows}
+            if self.kind == "rows"
+            else dict(enumerate(_attending(target)))
+        )
         wanted = set(used)
-        pairs = zip(members, groups, strict=True)
-        if any(lines.get(m, set()) & wanted != set(group) for m, group in pairs):
+        if any(lines[m] & wanted != set(g) for m, g in zip(members, groups, strict=True)):
             return None
         common = max(_most_common(groups))
         return None if common == size else self.says(common)
@@ -249,13 +251,10 @@ def _powers(dim: int, points: int, logit: Fraction, gap: Fraction) -> exact.Most
     return exact.log_above(min(ranks)), "powers of the logits"
 
 
-def _attending(target: Target) -> dict[int, set[int]]:
+def _attending(target: Target) -> list[set[int]]:
     """Return the rows that attend to each column."""
-    rows: dict[int, set[int]] = defaultdict(set)
-    for i in range(target.n):
-        for j in support_of(target, i):
-            rows[j].add(i)
-    return dict(rows)
+    columns = target.matrix.tocsc()
+    return [set(line(columns, j).tolist()) for j in range(target.n)]
 
 
 def _most_common(groups: Sequence[Collection[int]]) -> list[int]:
@@ -290,14 +289,14 @@ def _columns_apart(target: Target, sight: Visibility, columns: tuple[int, ...]) 
     attending = _attending(target)
     for place, j in enumerate(order):
         told = 0
-        for i in attending.get(j, ()):
+        for i in attending[j]:
             inside = sum(1 << places[x] for x in support_of(target, i) if x in places)
             told |= _visible_bits(sight, i, order) & ~inside
         missing = ~told & ((1 << place) - 1)
         while missing:
             other = order[missing.bit_length() - 1]
             missing ^= 1 << missing.bit_length() - 1
-            rows = attending.get(other, set()) - attending.get(j, set())
+            rows = attending[other] - attending[j]
             if not any(sight.sees(i, np.array([other, j])) for i in rows):
                 return False
     return True

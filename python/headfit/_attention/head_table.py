@@ -180,15 +180,18 @@ class HeadTable(Table):
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the measures that are one number per head, by name."""
-        table = {
+        keys = {
             f"keys{share * 100:g}_{kind}": getattr(self, f"keys_{kind}")[..., i]
             for i, share in enumerate(self.shares)
             for kind in ("mean", "median", "max")
         }
-        table[f"top{self.per_row}_mean"] = self.top_mass_mean
-        table[f"top{self.per_row}_worst"] = self.top_mass_worst
-        table |= named(self, *_ONE_NUMBER)
-        table["sink_columns"] = self.sink_columns.sum(axis=-1)
+        table = {
+            **keys,
+            f"top{self.per_row}_mean": self.top_mass_mean,
+            f"top{self.per_row}_worst": self.top_mass_worst,
+            **named(self, *_ONE_NUMBER),
+            "sink_columns": self.sink_columns.sum(axis=-1),
+        }
         if not (self.key_mass < 1).any():
             del table["key_mass"]
         return table
@@ -238,8 +241,8 @@ class HeadTable(Table):
             f"{int(self.sparse.sum())} sparse at {self.per_row} a row and {self.per_column} a "
             f"column; keys and gamma are medians over rows)"
         )
-        hidden = {f"keys{s * 100:g}_{kind}" for s in self.shares for kind in ("mean", "max")}
-        hidden |= {"gamma", f"top{self.per_row}_worst"}
+        keys = (f"keys{s * 100:g}_{kind}" for s in self.shares for kind in ("mean", "max"))
+        hidden = {*keys, "gamma", f"top{self.per_row}_worst"}
         places = [",".join(str(i) for i in head) for head in np.ndindex(self.shape)]
         columns = {
             name.removesuffix("_median"): np.reshape(values, -1)
@@ -322,11 +325,14 @@ class ModelTable(Table):
             If the file cannot be written. A file of that name stays as it was then.
         """
         target = with_suffix(path, "path", [".npz"])
-        arrays = {f"numbers/{name}": values for name, values in self.numbers.items()}
-        for kind, by_layer in (("distances", self.distances), ("columns", self.column_mass)):
-            arrays |= {f"{kind}/{at}": x for at, x in enumerate(by_layer.values())}
-        names = {"format": np.array(_FORMAT), "layers": np.array(list(self.distances))}
-        return save_arrays(target, {**names, **arrays})
+        arrays = {
+            "format": np.array(_FORMAT),
+            "layers": np.array(list(self.distances)),
+            **{f"numbers/{name}": x for name, x in self.numbers.items()},
+            **{f"distances/{at}": x for at, x in enumerate(self.distances.values())},
+            **{f"columns/{at}": x for at, x in enumerate(self.column_mass.values())},
+        }
+        return save_arrays(target, arrays)
 
     @classmethod
     def load(cls, path: Any) -> Self:

@@ -102,13 +102,17 @@ def over_heads(
     return results
 
 
-def check_one_head(attention: Attention, name: str) -> None:
-    """Raise an InputError unless an attention is a single head with queries and keys."""
+def one_head(head: Any, name: str) -> Attention:
+    """Return a single head with queries and keys, or raise an InputError."""
+    attention = attention_in(head)
+    if attention is None:
+        raise InputError(f"{name} must be an Attention or a fit; got {type(head).__name__}")
     q, k = (x.shape for x in attention.stored)
     if len(q) != 2 or len(k) != 2:
         raise InputError(f"{name} must be one head, Q and K matrices; got shapes {q} and {k}")
     if 0 in (q[0], k[0]):
         raise InputError(f"{name} must not be empty; got Q and K of shapes {q} and {k}")
+    return attention
 
 
 def allowed_entries(shape: tuple[int, int], *, sparse: bool = False, **masks: Any) -> Any:
@@ -131,10 +135,9 @@ def head_to_match(target: Any, name: str) -> Attention | None:
     A new head has a mask alone. So that it attends to the same keys, key_lengths, key_mask and -inf
     in the bias become part of the mask, which is an array then, or stays sparse.
     """
-    attention = attention_in(target)
-    if attention is None:
+    if attention_in(target) is None:
         return None
-    check_one_head(attention, name)
+    attention = one_head(target, name)
     if attention.sinks is not None:
         raise InputError(
             f"{name} must have no sinks: they take a part of every row, and the rows of the head "

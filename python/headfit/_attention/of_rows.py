@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.logits import Rows
-from headfit._base.display import Shown, data_frame, plain_dict
+from headfit._base.display import Figures, Shown, data_frame, named
 from headfit._base.sparse import csr_of
 from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
 
 
 @dataclass(frozen=True, repr=False)
-class AttentionStats(Shown):
+class AttentionStats(Figures, Shown):
     """Statistics of each row of attention, in float64 arrays of shape (..., n).
 
     Attributes
@@ -51,10 +51,6 @@ class AttentionStats(Shown):
     keys_for_share: NDArray[np.int64]
     key_mass: NDArray[np.float64]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all as plain Python values, for JSON: the arrays as nested lists."""
-        return plain_dict(vars(self))
-
     def to_pandas(self) -> Any:
         """Return the statistics as a pandas DataFrame with one row for each row of attention.
 
@@ -66,14 +62,15 @@ class AttentionStats(Shown):
         ImportError
             Without pandas.
         """
-        kinds = ("entropy", "max_weight", "effective_support", "log_sum", "key_mass")
-        columns = {name: getattr(self, name).ravel() for name in kinds}
-        for at, share in enumerate(self.shares):
-            columns[f"keys{share * 100:g}"] = self.keys_for_share[..., at].ravel()
         shape = self.entropy.shape
         names = [*(f"axis{at}" for at in range(len(shape) - 1)), "row"]
         places = np.indices(shape).reshape((len(shape), -1))
-        return data_frame({**dict(zip(names, places, strict=True)), **columns}, names)
+        columns = {
+            **dict(zip(names, places, strict=True)),
+            **named(self, "entropy", "max_weight", "effective_support", "log_sum", "key_mass"),
+            **{f"keys{s * 100:g}": self.keys_for_share[..., i] for i, s in enumerate(self.shares)},
+        }
+        return data_frame({name: column.ravel() for name, column in columns.items()}, names)
 
     def _facts(self) -> dict[str, str]:
         facts = {"rows": str(self.entropy.size)}
@@ -83,10 +80,9 @@ class AttentionStats(Shown):
                 "largest weight": f"{np.median(self.max_weight):.3g}",
                 "effective support": f"{np.median(self.effective_support):.3g} keys",
             }
-            facts |= {
-                f"{share:.0%} of the mass in": f"{np.median(self.keys_for_share[..., i]):g} keys"
-                for i, share in enumerate(self.shares)
-            }
+        for i, share in enumerate(self.shares if self.entropy.size else ()):
+            keys = np.median(self.keys_for_share[..., i])
+            facts[f"{share:.0%} of the mass in"] = f"{keys:g} keys"
         return facts
 
 

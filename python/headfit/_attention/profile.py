@@ -227,12 +227,15 @@ class HeadStatistics:
             columns[f"{keys}_mean"] = mean_of(sums["keys"][:, s], sums["rows"])
             columns[f"{keys}_median~"] = middle[:, s]
             columns[f"{keys}_max"] = self.largest["keys"][:, s]
-        columns[f"top{measures.per_row}_mean"] = mean_of(sums["top_mass"], sums["rows"])
-        columns[f"top{measures.per_row}_worst"] = self.least["top_mass"]
-        columns["max_load"] = self.largest["load"]
-        columns["gamma"] = self.largest["gamma"]
-        columns["gamma_median~"] = medians(sums["gamma_counts"])
-        return columns | {name: mean_of(sums[name], sums[count]) for name, count in MEANS.items()}
+        return {
+            **columns,
+            f"top{measures.per_row}_mean": mean_of(sums["top_mass"], sums["rows"]),
+            f"top{measures.per_row}_worst": self.least["top_mass"],
+            "max_load": self.largest["load"],
+            "gamma": self.largest["gamma"],
+            "gamma_median~": medians(sums["gamma_counts"]),
+            **{name: mean_of(sums[name], sums[count]) for name, count in MEANS.items()},
+        }
 
     def shares(self, name: str) -> Floats:
         """Return a sum of masses as shares of all attention of each head."""

@@ -30,6 +30,14 @@ class Pictured:
         return f"<pre>{html.escape(str(self))}</pre>{drawn(self)}"
 
 
+class Figures(Pictured):
+    """Results whose attributes are all that there is to tell."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all as plain Python values, for JSON: arrays as (nested) lists."""
+        return plain_dict(vars(self))
+
+
 class Shown(Pictured):
     """A result whose text is made of a few facts."""
 

@@ -13,13 +13,7 @@ from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import named, plain_dict
 from headfit._cache.packing import Packing
-from headfit._cache.stored import (
-    Stored,
-    StoredByName,
-    check_position,
-    check_same_position,
-    write,
-)
+from headfit._cache.stored import Stored, StoredByName, check_position, check_same_position, write
 from headfit.errors import InputError
 
 

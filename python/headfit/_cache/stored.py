@@ -119,12 +119,9 @@ def check_same_position(given: Attention, position: Any, place: str = "") -> Non
 
 def write(path: Any, result: Result, tensors: Arrays, about: dict[str, Any]) -> None:
     """Write tensors and fields of a result to a file."""
-    text = json.dumps({"is": type(result).__name__, **about}, default=_as_json)
+    known = {"is": type(result).__name__, **about}
+    text = json.dumps(known, default=lambda x: x.tolist() if hasattr(x, "tolist") else vars(x))
     write_head(path, tensors, text, "float32")
-
-
-def _as_json(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else vars(value)
 
 
 def _read(kind: type[Any], path: Any, made: Callable[[Arrays, dict[str, Any]], Made]) -> Made:

@@ -251,9 +251,7 @@ class Command:
         return 0 if made.holds else 1
 
 
-def command(
-    *options: Option | Iterable[Option],
-) -> Callable[[Callable[[Call], Outcome]], Command]:
+def command(*options: Option | Iterable[Option]) -> Callable[[Callable[[Call], Outcome]], Command]:
     """Make a command of a function, whose docstring has examples for the help after its summary."""
     each = tuple(o for some in options for o in ([some] if isinstance(some, Option) else some))
     return lambda function: Command(function, each)

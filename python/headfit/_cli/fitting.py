@@ -117,9 +117,7 @@ def certify(call: Call) -> Outcome:
 
 
 @command(
-    TARGET,
-    TOLERANCES,
-    options_of(hf.bounds.lower, "max_norm masked_logits mask time_limit rng"),
+    TARGET, TOLERANCES, options_of(hf.bounds.lower, "max_norm masked_logits mask time_limit rng")
 )
 def bounds(call: Call) -> Outcome:
     """Prove a lower bound on the head size of a pattern.

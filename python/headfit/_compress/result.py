@@ -282,11 +282,12 @@ class CompressedHeads(ResultByName[Compressed]):
         ImportError
             Without pandas.
         """
-        names = ("dim", "original_dim", "tv_mean", "tv_95", "tv_worst", "kl", "taken", "reached",
-                 "stopped", "seconds")  # fmt: skip
-        rows = self.heads.values()
-        columns = {"head": [str(name) if isinstance(name, tuple) else name for name in self.heads]}
-        columns |= {name: [getattr(head, name) for head in rows] for name in names}
+        columns = {
+            name: [getattr(head, name) for head in self.heads.values()]
+            for name in ("dim", "original_dim", "tv_mean", "tv_95", "tv_worst", "kl", "taken",
+                         "reached", "stopped", "seconds")
+        }  # fmt: skip
+        columns["head"] = [str(name) if isinstance(name, tuple) else name for name in self.heads]
         return data_frame(columns, ["head"])
 
     def _facts(self) -> dict[str, str]:

@@ -22,6 +22,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention
 from headfit._base.arrays import NARROW, FloatArray, array_dtype, round_to
+from headfit._base.display import Pictured
 from headfit._base.tolerances import Kernel, Tolerances, with_margin
 from headfit._cluster.cluster import Cluster
 from headfit._filter.stencil import Parts, Stencil
@@ -337,7 +338,7 @@ def narrowed(problem: Problem, head: Head, max_norm: float | None) -> Head:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class FittedHead:
+class FittedHead(Pictured):
     """Queries and keys, and the module that computes them from an input; see `Fit`."""
 
     Q: FloatArray

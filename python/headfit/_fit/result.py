@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arrays import DIGITS, NARROW, is_sparse
-from headfit._base.display import Pictured, mask_text, named, number, plain_dict, records_frame
+from headfit._base.display import Figures, mask_text, named, number, plain_dict, records_frame
 from headfit._base.files import write_head
 from headfit._base.masks import allowed_places
 from headfit._base.tolerances import Tolerances
@@ -64,7 +64,7 @@ def _outcome(trial: Trial) -> str:
 
 
 @dataclass(frozen=True)
-class Search(Pictured):
+class Search(Figures):
     """What a search over head sizes tried.
 
     Attributes
@@ -93,10 +93,6 @@ class Search(Pictured):
         """Whether the time limit ended it: then sizes that did not certify are not refuted."""
         return self.stopped == "the time limit"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all as plain Python values, for JSON."""
-        return plain_dict(vars(self))
-
     def to_pandas(self) -> Any:
         """Return the trials as a pandas DataFrame, in the order they were made.
 
@@ -115,7 +111,7 @@ class Search(Pictured):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Fit(Pictured, FittedHead):
+class Fit(FittedHead):
     """A head for a target: queries, keys, the module and its input, and the certificate.
 
     Attributes

@@ -10,15 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, HeadLike, attention_in
-from headfit._attention.heads import check_one_head, core_target_of, target_matrix
+from headfit._attention.attention import HeadLike, attention_in
+from headfit._attention.heads import core_target_of, one_head, target_matrix
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import thread_count
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import Pictured, Shown, data_frame, mask_text, named, plain_dict
+from headfit._base.display import Figures, Shown, data_frame, mask_text, named, plain_dict
 from headfit._base.types import MaskLike
 from headfit._fit.head import FittedHead
-from headfit.errors import InputError
 
 
 class Result(Shown):
@@ -55,7 +54,7 @@ class ResultByName(Result, Generic[Each]):
 
 
 @dataclass(frozen=True, eq=False)
-class TvCurve(Pictured):
+class TvCurve(Figures):
     """Distances from the original against head size.
 
     Attributes
@@ -87,10 +86,6 @@ class TvCurve(Pictured):
         sizes = sorted(distances)
         columns = ([getattr(distances[d], f.name) for d in sizes] for f in fields(cls)[1:])
         return cls(np.array(sizes, dtype=np.int64), *map(np.array, columns))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the columns as lists, for JSON."""
-        return plain_dict(vars(self))
 
     def to_pandas(self) -> Any:
         """Return ``tv_mean``, ``tv_worst`` and ``kl_mean`` as a pandas DataFrame, by size.
@@ -287,14 +282,11 @@ def compare(
     array([0.5, 0. ])
     """
     threads = thread_count(num_threads)
-    head, target = attention_in(attention), attention_in(target) or target
-    if head is None:
-        raise InputError(f"attention must be an Attention or a fit; got {type(attention).__name__}")
-    check_one_head(head, "attention")
-    if isinstance(target, Attention):
-        check_one_head(target, "the target")
-        target.check_settings(LogitOptions(mask=mask))
-        target = target.rotated()
+    head = one_head(attention, "attention")
+    if attention_in(target) is not None:
+        original = one_head(target, "the target")
+        original.check_settings(LogitOptions(mask=mask))
+        target = original.rotated()
     else:
         target = target_matrix(target)
         mask = head.mask if mask is None else mask

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._attention.attention import Attention, attention_in
-from headfit._attention.heads import check_one_head
+from headfit._attention.attention import Attention
+from headfit._attention.heads import one_head
 from headfit._attention.logits import check_scale
 from headfit._base.arrays import FloatArray, as_indices, computed_in, widened
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
@@ -195,10 +195,7 @@ def append_dims(
     (4, True)
     """
     limits = as_tolerances(tolerances, leak=leak, max_logit=max_logit)
-    attention = attention_in(head)
-    if attention is None:
-        raise InputError(f"head must be an Attention or a fit; got {type(head).__name__}")
-    check_one_head(attention, "head")
+    attention = one_head(head, "head")
     attention.check_plain("append_dims")
     target = as_target(A, mask=attention.mask)
     stored = attention.stored

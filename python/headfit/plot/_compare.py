@@ -212,12 +212,7 @@ def _draw_errors(
 
 
 def keys(
-    A: Any,
-    M: Any,
-    row: int | None = None,
-    *,
-    batch: int | None = None,
-    ax: Axes | None = None,
+    A: Any, M: Any, row: int | None = None, *, batch: int | None = None, ax: Axes | None = None
 ) -> SimpleNamespace:
     """Draw the keys by their logits for one query: the support on the right, others on the left.
 

@@ -278,7 +278,6 @@ class Attention(Shown):
     def matrix(
         self, *, rows: Rows = ..., sparse: Literal[True], num_threads: int | None = ...
     ) -> sp.csr_array: ...
-    @standard_arithmetic()
     def matrix(
         self,
         *,
@@ -333,7 +332,6 @@ class Attention(Shown):
     def logits(
         self, *, rows: Rows = ..., sparse: Literal[True], num_threads: int | None = ...
     ) -> sp.csr_array: ...
-    @standard_arithmetic()
     def logits(
         self,
         *,
@@ -532,6 +530,7 @@ class Attention(Shown):
             return self.core, self.n
         return self.core.of_rows(numbers), numbers.size
 
+    @standard_arithmetic()
     def _computed(
         self, rows: Rows, out: Any, sparse: bool, num_threads: int | None, *, as_logits: bool
     ) -> NDArray[Any] | sp.csr_array:

@@ -69,8 +69,7 @@ def attention_matrix(
     array([[0.5 , 0.5 ],
            [0.25, 0.75]])
     """
-    more: Any = {"rows": rows, "out": out, "sparse": sparse, "num_threads": num_threads}
-    return Attention(Q, K, **options).matrix(**more)
+    return Attention(Q, K, **options)._computed(rows, out, sparse, num_threads, as_logits=False)
 
 
 @overload
@@ -103,8 +102,7 @@ def attention_logits(
     array([[  2., -inf],
            [  2.,   2.]])
     """
-    more: Any = {"rows": rows, "out": out, "sparse": sparse, "num_threads": num_threads}
-    return Attention(Q, K, **options).logits(**more)
+    return Attention(Q, K, **options)._computed(rows, out, sparse, num_threads, as_logits=True)
 
 
 @function_of(Attention.topk)

@@ -383,8 +383,7 @@ def as_exempt(columns: Any, n: int) -> NDArray[np.int64] | None:
     What "auto" stands for is chosen by each function that takes it.
     """
     if not isinstance(columns, str):
-        numbers = () if columns is None else columns
-        return np.unique(as_indices(numbers, "exempt_columns", 0, n))
+        return np.unique(as_indices(() if columns is None else columns, "exempt_columns", 0, n))
     if columns != "auto":
         raise InputError(
             'exempt_columns must be "auto", a sequence of column numbers or None; '

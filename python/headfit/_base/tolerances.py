@@ -162,8 +162,7 @@ class Kernel:
     def __repr__(self) -> str:
         if not self.name:
             return f"Kernel({', '.join(f'{k}={v!r}' for k, v in self.to_dict().items())})"
-        weighed = ", weights=True" if self.weights else ""
-        return f"Kernel({self.name!r}{weighed})"
+        return f"Kernel({self.name!r}{', weights=True' if self.weights else ''})"
 
     def __str__(self) -> str:
         if self.name:

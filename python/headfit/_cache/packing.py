@@ -40,8 +40,9 @@ class Packing:
     @property
     def token_bytes(self) -> int:
         """The bytes of a token."""
-        rank = len(self.decode)
-        return 2 * rank if self.bits is None else -(-sum(self.bits) // 8) + STEP_BYTES
+        if self.bits is None:
+            return 2 * len(self.decode)
+        return -(-sum(self.bits) // 8) + STEP_BYTES
 
     @property
     def _planes(self) -> list[int]:

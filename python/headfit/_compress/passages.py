@@ -164,14 +164,13 @@ def check_same_head(passages: Sequence[Attention]) -> None:
 
 def _what_a_head_has(attention: Attention) -> dict[str, Any]:
     """Return what is the same in all passages; no sink is one of -inf for each query head."""
-    sinks = -np.inf if attention.sinks is None else attention.sinks
-    each = np.broadcast_to(np.asarray(sinks, np.float64), attention.lead)
+    sinks = np.asarray(-np.inf if attention.sinks is None else attention.sinks, np.float64)
     return {
         "head size": attention.dim,
         "query heads": attention.lead,
         "scale": attention.scale,
         "softcap": attention.softcap,
-        "sinks": each.tolist(),
+        "sinks": np.broadcast_to(sinks, attention.lead).tolist(),
     }
 
 
@@ -254,8 +253,7 @@ class Divided(Passages):
     ) -> Self:
         """Check passages; `rotated` are positions that have been applied already."""
         check_same_head(given)
-        rotaries = [as_rotary(a.position, a.dim) for a in given]
-        own = {r.position if r else None for r in rotaries}
+        own = {r.position if r else None for r in (as_rotary(a.position, a.dim) for a in given)}
         keys = {a.stored[1].shape[:-2] for a in given}
         if len(own) > 1 or len(keys) > 1:
             raise InputError(

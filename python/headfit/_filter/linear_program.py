@@ -210,8 +210,8 @@ def _extremes(filter_: Filter, demand: Demand) -> Offsets:
 def _peaks(deficits: Floats) -> Offsets:
     """Return where deficits are positive and largest among their neighbours; the worst of them."""
     padded = np.concatenate([[-math.inf], deficits, [-math.inf]])
-    is_peak = (deficits > SLACK) & (deficits >= padded[:-2]) & (deficits >= padded[2:])
-    at = np.flatnonzero(is_peak)
+    higher = (deficits >= padded[:-2]) & (deficits >= padded[2:])
+    at = np.flatnonzero((deficits > SLACK) & higher)
     return at[np.argsort(-deficits[at], kind="stable")[:ADDED]]
 
 

@@ -134,8 +134,7 @@ class KeyTable:
         _check_size(n, dim, dtype)
         if dim % 2:
             raise InputError(f"cyclic keys need an even dim; got {dim}")
-        angles = 2 * math.pi * np.arange(n)[:, np.newaxis] / n
-        turns = angles * np.arange(1, dim // 2 + 1)
+        turns = 2 * math.pi * np.arange(n)[:, np.newaxis] / n * np.arange(1, dim // 2 + 1)
         keys = np.concatenate([np.cos(turns), np.sin(turns)], axis=1)
         return cls(keys.astype(dtype), kind="cyclic")
 

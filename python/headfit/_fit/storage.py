@@ -168,11 +168,10 @@ def _fit_from(arrays: files.Arrays, text: str | None) -> Fit:
         raise ValueError(f"dtype must be one of {HEAD_DTYPES}; got {about['dtype']!r:.80}")
     # Files that were written before `stopped` and `advice` existed lack them.
     about.setdefault("stopped", "certified" if about["status"] == "holds" else None)
-    fields = {f.name: about[f.name] for f in dataclasses.fields(Fit) if f.name in about}
     return record(
         Fit,
         {
-            **fields,
+            **{f.name: about[f.name] for f in dataclasses.fields(Fit) if f.name in about},
             "Q": Q,
             "K": K,
             "mask": mask,

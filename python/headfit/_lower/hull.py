@@ -322,8 +322,7 @@ def _bound_from_pairs(state: _Supports) -> Iterator[Proof]:
     outside = not_in_a_polygon({(a, b) for a, b in pairs}, vertices)
     if outside:
         # A closed cycle needs one more column, which it leaves out.
-        more = np.setdiff1d(np.arange(vertices), outside)[:1]
-        chosen = np.union1d(outside, more).astype(np.intp)
+        chosen = np.union1d(outside, np.setdiff1d(np.arange(vertices), outside)[:1]).astype(np.intp)
         rows = state.rows[np.flatnonzero(table[:, chosen].sum(axis=1))].tolist()
         columns = tuple(state.columns[chosen].tolist())
         edges = "supports of two of them are its edges, which no polygon has"

@@ -145,10 +145,9 @@ def recorded(
 ) -> PlanAttempt:
     """Return the record of a head and of a certificate of it."""
     figures = named(proof, "holds", "leak", "distortion", "share_held", "max_logit", "max_norm")
-    used = int(head.settings.get("dim_used", head.dim))
     return PlanAttempt(
-        purpose, proof.n, head.dim, question.dtype, question.kernel, proof.tolerances,
-        head.method, dim_used=used, **figures, **more,
+        purpose, proof.n, head.dim, question.dtype, question.kernel, proof.tolerances, head.method,
+        dim_used=int(head.settings.get("dim_used", head.dim)), **figures, **more,
     )  # fmt: skip
 
 

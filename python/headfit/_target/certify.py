@@ -195,8 +195,7 @@ def certify(
 
 def _target_under(A: Any, mask: Any, name: str, threads: int) -> Target:
     """Return the target under a mask; one that was checked under another mask is refused."""
-    has_mask = isinstance(A, Target) and A.mask is not None
-    if has_mask and not masks_agree(A.mask, mask, (A.n, A.n)):
+    if isinstance(A, Target) and A.mask is not None and not masks_agree(A.mask, mask, (A.n, A.n)):
         raise InputError(
             f"the target and the {name} must have the same mask; the target's is "
             f"{mask_text(A.mask)}, the {name}'s {mask_text(mask)}"

@@ -200,8 +200,7 @@ def largest_ratio(most: NDArray[np.float64], least: NDArray[np.float64]) -> floa
 
 def normalized(csr: sp.csr_array) -> sp.csr_array:
     """Return the matrix whose rows are divided by their sums; empty rows stay empty."""
-    sums = np.asarray(csr.sum(axis=1)).ravel()
-    data = csr.data / np.repeat(sums, np.diff(csr.indptr))
+    data = csr.data / np.repeat(csr.sum(axis=1), np.diff(csr.indptr))
     return sp.csr_array((data, csr.indices, csr.indptr), shape=csr.shape)
 
 

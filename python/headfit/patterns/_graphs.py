@@ -210,8 +210,7 @@ def hypercube(n: int, *, self_loops: bool = False, **style: Unpack[Weighting]) -
     """
     flips = [1 << bit for bit in range((n - 1).bit_length())]
     check_entries(n * (len(flips) + 1), n)
-    loops = as_flag(self_loops, "self_loops") or n == 1
-    return _flipped(n, [0, *flips] if loops else flips)
+    return _flipped(n, [0, *flips] if as_flag(self_loops, "self_loops") or n == 1 else flips)
 
 
 def _flipped(n: int, flips: list[int]) -> Pattern:

@@ -169,8 +169,7 @@ def window_global(
     causal = as_flag(causal, "causal")
     check_entries(n * (reach + 1 + (n - 1) // step), n)
     back = np.union1d(np.arange(reach + 1), np.arange(0, n, step))
-    offsets = -back if causal else np.union1d(-back, back)
-    return _at_offsets(n, offsets, n_global, causal=causal)
+    return _at_offsets(n, -back if causal else np.union1d(-back, back), n_global, causal=causal)
 
 
 @pattern
@@ -269,8 +268,7 @@ def block(n: int, size: int, **style: Unpack[Weighting]) -> Pattern:
     size = min(as_count(size, "size", 1), n)
     check_entries(n * size, n)
     own = token_numbers(n)
-    first = own // size * size
-    return from_rows(first[:, np.newaxis] + own[:size])
+    return from_rows((own // size * size)[:, np.newaxis] + own[:size])
 
 
 @pattern

@@ -200,8 +200,7 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
         self.starts = starts
 
     def _positions(self, first: int, count: int) -> torch.Tensor:
-        places = torch.arange(first, first + count, device=self.keys.device)
-        return places - self.starts[:, None]
+        return torch.arange(first, first + count, device=self.keys.device) - self.starts[:, None]
 
     def read(self) -> torch.Tensor:
         """Return all keys, shape (batch, heads, tokens, D), turned to their positions."""

@@ -13,19 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._base import arrays
 from headfit._base.arguments import as_number, as_positive, shown
-from headfit._base.arrays import (
-    as_array,
-    as_contiguous,
-    as_float_array,
-    as_indices,
-    as_items,
-    as_stack,
-    as_stored_array,
-    by_heads,
-    computed_in,
-    is_sparse,
-)
 from headfit._base.masks import as_allowed, as_key_mask, core_mask, frozen, frozen_mask, masks_agree
 from headfit._base.positions import as_positions
 from headfit._base.types import ArrayLike, MaskLike, PositionLike
@@ -106,13 +95,15 @@ class LogitOptions:
         """
         mask, lengths, keys, sinks = self.mask, self.key_lengths, self.key_mask, self.sinks
         if sinks is not None:
-            sinks = frozen(as_float_array(sinks, "sinks", ndim=0).astype(np.float64))
+            sinks = frozen(arrays.as_float_array(sinks, "sinks", ndim=0).astype(np.float64))
         if mask is not None and not isinstance(mask, (str, tuple)):
-            mask = frozen_mask(mask) if is_sparse(mask) else as_allowed(mask)
+            mask = frozen_mask(mask) if arrays.is_sparse(mask) else as_allowed(mask)
         return replace(
             self,
             mask=mask,
-            key_lengths=None if lengths is None else np.array(as_array(lengths, "key_lengths")),
+            key_lengths=None
+            if lengths is None
+            else np.array(arrays.as_array(lengths, "key_lengths")),
             key_mask=None if keys is None else frozen(as_key_mask(keys)),
             sinks=sinks,
         )
@@ -132,9 +123,9 @@ def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.
     that the core computes with. Raises an InputError for shapes, dtypes or options that do not
     fit together.
     """
-    q, q_stack = _readable(as_stored_array(Q, "Q"))
-    k, k_stack = _readable(as_stored_array(K, "K"))
-    dtype, dim = computed_in(q, k), q.shape[-1]
+    q, q_stack = _readable(arrays.as_stored_array(Q, "Q"))
+    k, k_stack = _readable(arrays.as_stored_array(K, "K"))
+    dtype, dim = arrays.computed_in(q, k), q.shape[-1]
     if max(q.shape[-2], k.shape[-2]) >= 2**31:
         raise InputError("Q and K must have fewer than 2**31 rows")
     softcap = as_positive(options.softcap, "softcap") or 0.0
@@ -144,7 +135,7 @@ def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.
         raise InputError("bias and the position alibi exclude each other: alibi is a bias")
     sinks = options.sinks
     if sinks is not None:
-        sinks = np.ascontiguousarray(by_heads(sinks, lead, (), "sinks"), np.float64)
+        sinks = np.ascontiguousarray(arrays.by_heads(sinks, lead, (), "sinks"), np.float64)
     core_options = _core.LogitOptions(
         group=_group(lead, k.shape[:-2]),
         scale=check_scale(options.scale, dim),
@@ -160,11 +151,11 @@ def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.
 
 def _readable(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return an array that the core can read, and the same memory as a stack of matrices."""
-    stack = as_stack(array)
+    stack = arrays.as_stack(array)
     if array.size == 0 or np.may_share_memory(stack, array):
         return array, stack
-    array = as_contiguous(array)
-    return array, as_stack(array)
+    array = arrays.as_contiguous(array)
+    return array, arrays.as_stack(array)
 
 
 def check_scale(scale: float | None, dim: int) -> float:
@@ -187,7 +178,7 @@ def row_numbers(rows: Rows, n: int) -> NDArray[np.int64] | None:
         numbers = np.arange(n)[rows] if isinstance(rows, slice) else rows
     except (TypeError, ValueError) as error:
         raise InputError(f"rows must be a slice of integers; got {shown(rows)}") from error
-    indices = as_indices(numbers, "rows", -n, n)
+    indices = arrays.as_indices(numbers, "rows", -n, n)
     return np.where(indices < 0, indices + n, indices)
 
 
@@ -209,10 +200,10 @@ def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) 
     """Return a bias as an array of shape (heads, n, m), broadcast without a copy if possible."""
     if bias is None:
         return None
-    array = as_stored_array(bias, "bias", ndim=0)
+    array = arrays.as_stored_array(bias, "bias", ndim=0)
     if array.dtype == np.float64:
         array = array.astype(dtype, copy=False)
-    return by_heads(as_items(array), lead, shape, "bias")
+    return arrays.by_heads(arrays.as_items(array), lead, shape, "bias")
 
 
 def _same(a: Any, b: Any, name: str) -> bool:
@@ -221,4 +212,4 @@ def _same(a: Any, b: Any, name: str) -> bool:
         return len(a) == len(b) and all(_same(x, y, name) for x, y in zip(a, b, strict=True))
     if b is None or isinstance(a, (str, tuple)) or isinstance(b, (str, tuple)):
         return type(a) is type(b) and bool(a == b)
-    return np.array_equal(as_array(a, name), as_array(b, name))
+    return np.array_equal(arrays.as_array(a, name), arrays.as_array(b, name))

@@ -17,15 +17,7 @@ from headfit._fit.result import Fit
 from headfit._target.certify import certify
 from headfit._target.target import as_target
 from headfit.errors import InputError
-from headfit.plot._axes import (
-    axes_or_new,
-    check_tokens,
-    checked_axes,
-    finish,
-    half_pixels,
-    label_tokens,
-    new_axes,
-)
+from headfit.plot import _axes
 from headfit.plot._drawing import BLUE, GREY, INK, ORANGE, Axes, AxesImage, matplotlib
 from headfit.plot._matrix import Style, add_colorbar, draw_cells, root_norm
 from headfit.plot._tiles import Pool, Source, one_of_batch, source
@@ -108,14 +100,14 @@ def compare(
     if left.shape != right.shape:
         raise InputError(f"A and M must have one shape; got {left.shape} and {right.shape}")
     style = Style(relative, pixels, cmap, norm)
-    check_tokens(tokens, left.shape)
+    _axes.check_tokens(tokens, left.shape)
     colorbar = axes is None if colorbar is None else as_flag(colorbar, "colorbar")
     known = M.tolerances if isinstance(M, Fit) else None
     allowed = as_tolerances(known if tolerances is None else tolerances)
-    places = new_axes(1, 3, (16.2, 4.8)) if axes is None else checked_axes(axes)
+    places = _axes.new_axes(1, 3, (16.2, 4.8)) if axes is None else _axes.checked_axes(axes)
     if len(places) not in (2, 3):
         raise InputError(f"axes must be two or three; got {len(places)}")
-    pixels = half_pixels(places[0]) if pixels is None else pixels
+    pixels = _axes.half_pixels(places[0]) if pixels is None else pixels
     drawn = style.draw(places[:2], [A, M], pixels)
     texts = [("target", style.label), ("attention", style.label)]
     if len(places) == 3:
@@ -130,7 +122,7 @@ def compare(
         image.axes.set_title(title)
         if colorbar:
             add_colorbar(image, label)
-        label_tokens(image.axes, tokens)
+        _axes.label_tokens(image.axes, tokens)
     for ax in places[1:]:
         ax.set_ylabel("")
     return tuple(drawn)
@@ -284,7 +276,7 @@ def keys(
     seen = np.isfinite(logits)
     logits -= logits[chosen].min()  # a shift of all logits leaves the softmax unchanged
     height = _remaining(*(widened(x) for x in (head.stored[0][row], head.stored[1])))
-    ax = axes_or_new(ax, 6.4, 4.6)
+    ax = _axes.axes_or_new(ax, 6.4, 4.6)
     drawn = SimpleNamespace(others=None, others_line=None, nearest=None)
     off = np.setdiff1d(np.flatnonzero(seen), chosen)
     if off.size:
@@ -317,7 +309,7 @@ def keys(
             locator: Any = ax.xaxis.get_major_locator()
             locator.set_params(numticks=7)
     # The legend is below the axes, since keys may be anywhere within.
-    finish(ax, "logit beside the smallest on the support", "key, leading remaining direction")
+    _axes.finish(ax, "logit beside the smallest on the support", "key, leading remaining direction")
     ax.grid(False)
     ax.margins(x=0.06, y=0.1)
     return drawn

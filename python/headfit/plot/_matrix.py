@@ -16,16 +16,7 @@ from headfit._attention.heads import single_heads
 from headfit._base.arguments import as_count, as_flag, shown
 from headfit._fit.result import Fit
 from headfit.errors import InputError
-from headfit.plot._axes import (
-    axes_or_new,
-    check_colors,
-    check_tokens,
-    checked_axes,
-    half_pixels,
-    head_names,
-    label_tokens,
-    new_axes,
-)
+from headfit.plot import _axes
 from headfit.plot._drawing import BLUE, Axes, AxesImage, BarContainer, matplotlib
 from headfit.plot._tiles import entry_of_batch, one_of_batch, source, tiles
 
@@ -97,12 +88,12 @@ def attention(
     >>> image = hf.plot.attention(hf.Attention(Q, K), batch=3, ax=Figure().subplots())
     """
     (M,) = one_of_batch(batch, M)
-    check_tokens(tokens, source(M).shape)
+    _axes.check_tokens(tokens, source(M).shape)
     style = Style(relative, pixels, cmap, norm)
     colorbar = ax is None if colorbar is None else as_flag(colorbar, "colorbar")
-    ax = axes_or_new(ax, 5.6, 5.0)
-    (image,) = style.draw([ax], [M], half_pixels(ax))
-    label_tokens(ax, tokens)
+    ax = _axes.axes_or_new(ax, 5.6, 5.0)
+    (image,) = style.draw([ax], [M], _axes.half_pixels(ax))
+    _axes.label_tokens(ax, tokens)
     if colorbar:
         add_colorbar(image, style.label)
     return image
@@ -121,7 +112,7 @@ class Style:
         as_flag(self.relative, "relative")
         if self.pixels is not None:
             as_count(self.pixels, "pixels", 1)
-        check_colors(cmap=self.cmap, norm=self.norm)
+        _axes.check_colors(cmap=self.cmap, norm=self.norm)
 
     @property
     def label(self) -> str:
@@ -221,8 +212,8 @@ def heads_grid(
     style = Style(relative, pixels, cmap, norm)
     for M in matrices:
         source(M)  # all are checked before any is drawn
-    names: Any = head_names(shape) if titles is None else titles
-    places: Any = names if axes is None else checked_axes(axes)
+    names: Any = _axes.head_names(shape) if titles is None else titles
+    places: Any = names if axes is None else _axes.checked_axes(axes)
     for name, values in (("titles", names), ("axes", places)):
         if not isinstance(values, (Sequence, np.ndarray)) or len(values) != count:
             raise InputError(f"{name} must be one for each of {count} heads; got {shown(values)}")
@@ -230,7 +221,7 @@ def heads_grid(
         columns = shape[1] if len(shape) == 2 else min(count, _MOST_PER_LINE)
         rows = -(-count // columns)
         size = max(3.0, _PANEL * columns + 1), max(1.8, (_PANEL + 0.2) * rows)
-        places = new_axes(rows, columns, size)
+        places = _axes.new_axes(rows, columns, size)
         for empty in places[count:]:
             empty.remove()
     drawn = style.draw(places[:count], matrices, _CELLS)
@@ -319,13 +310,13 @@ def offsets(
     >>> [f"{bar.get_height():.2f}" for bar in bars[:3]]
     ['0.06', '0.94', '0.00']
     """
-    check_colors(cmap=cmap)
+    _axes.check_colors(cmap=cmap)
     distance, mass, shape = _shares(heads, batch)
     names = [f"{d}".replace("-", "\u2212") for d in distance]
     if distance.size > _MOST_BARS:
         names, mass = _doubling(distance, mass)
     height = min(9.0, max(2.6, 0.16 * len(mass) + 1.4)) if shape else 3.6
-    ax = axes_or_new(ax, 7.0, height)
+    ax = _axes.axes_or_new(ax, 7.0, height)
     ax.set_xlabel("distance from query back to key")
     long = max(map(len, names)) > 3 and len(names) > 9
     sloped: Any = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if long else {}
@@ -334,7 +325,7 @@ def offsets(
         ax.set_ylabel("share of attention")
         return ax.bar(np.arange(len(names)), mass[0], color=BLUE, width=0.85)
     image = ax.imshow(mass, aspect="auto", cmap=cmap, norm=root_norm(mass), interpolation="nearest")
-    labels = head_names(shape)
+    labels = _axes.head_names(shape)
     step = -(-len(labels) // _MOST_NAMES)
     ax.set_yticks(range(0, len(labels), step), labels[::step], fontsize=8)
     ax.set_ylabel("head")

@@ -23,24 +23,6 @@ _ONE_NUMBER = (
 )  # fmt: skip
 
 
-class Table(Pictured):
-    """A table with one row per head, as text and as a DataFrame."""
-
-    def _in_frame(self) -> tuple[dict[str, NDArray[Any]], list[str]]:
-        """Return the columns of a DataFrame, and which of them are its index."""
-        raise NotImplementedError
-
-    def to_pandas(self) -> Any:
-        """Return the table as a pandas DataFrame with one row per head, indexed by its place.
-
-        Raises
-        ------
-        ImportError
-            If pandas is not installed.
-        """
-        return data_frame(*self._in_frame())
-
-
 def _as_text(title: str, columns: Mapping[str, NDArray[Any]]) -> str:
     """Return a title, and the columns of a table below it, as text."""
     total = len(next(iter(columns.values())))
@@ -63,7 +45,7 @@ def _text(value: Any) -> str:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class HeadTable(Table):
+class HeadTable(Pictured):
     """The measures of heads that `describe` returns, in arrays with the leading axes of Q.
 
     The leading axes are written ... below. Rows in which the mask allows no key are left out of
@@ -251,14 +233,21 @@ class HeadTable(Table):
         }
         return _as_text(title, {"head": np.array(places), **columns})
 
-    def _in_frame(self) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    def to_pandas(self) -> Any:
+        """Return the table as a pandas DataFrame with one row per head, indexed by its place.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed.
+        """
         places = np.indices(self.shape).reshape((len(self.shape), math.prod(self.shape)))
         columns = {name: np.reshape(values, -1) for name, values in self.columns().items()}
-        return dict(zip(self.axes, places, strict=True)) | columns, list(self.axes)
+        return data_frame({**dict(zip(self.axes, places, strict=True)), **columns}, [*self.axes])
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ModelTable(Table):
+class ModelTable(Pictured):
     """The measures of a model's heads over all passages that it read, one row per layer and head.
 
     Attributes
@@ -371,5 +360,12 @@ class ModelTable(Table):
         left_out = tuple(hidden)
         return _as_text(title, {n: x for n, x in self.numbers.items() if not n.endswith(left_out)})
 
-    def _in_frame(self) -> tuple[dict[str, NDArray[Any]], list[str]]:
-        return self.numbers, ["layer", "head"]
+    def to_pandas(self) -> Any:
+        """Return the table as a pandas DataFrame with one row per head, by its layer and number.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed.
+        """
+        return data_frame(self.numbers, ["layer", "head"])

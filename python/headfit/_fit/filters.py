@@ -16,6 +16,7 @@ from headfit import _core
 from headfit._base.arguments import as_count, as_positive
 from headfit._base.arrays import DIGITS, FloatArray, round_to
 from headfit._base.calls import calls_until
+from headfit._base.display import plain_dict
 from headfit._base.machine import require_memory
 from headfit._base.positions import as_frequencies
 from headfit._base.tolerances import Tolerances
@@ -54,8 +55,6 @@ NARROW_NORM = 2
 DESIGN = 0.5
 # Steps that move frequencies: of a size that is given, and of a size of a search.
 MOVES = {"full": 10, "search": 0, "brief": 0}
-# What a filter consists of.
-WAVES = ("frequencies", "cosines", "sines")
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +153,8 @@ class Toeplitz(Method):
         q[stencil.apart] = 0.0
         if problem.is_narrow:  # keys first: queries then make up for what their rounding did
             k = round_to(k, problem.dtype)
-        parts = {name: getattr(filter, name).tolist() for name in WAVES}
-        settings = {"filter": {**parts, "block": stencil.block}, "max_norm": self.max_norm}
+        known = {**plain_dict(vars(filter)), "block": stencil.block}
+        settings = {"filter": known, "max_norm": self.max_norm}
         nothing = np.empty(0, dtype=np.intp)
         head = Head(q, k, failed_rows=nothing, settings=settings, method=self.name)
         if not problem.is_narrow:

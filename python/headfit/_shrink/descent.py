@@ -289,14 +289,11 @@ def closest(
         _core.DescentLimits(**running.limits(enough)),
         running.threads,
     )
-    return Head(q, k, settings={"descent": {**report, "kl": _history(kl)}})
-
-
-def _history(kl: FloatArray) -> list[tuple[int, float]]:
-    """Return the divergence at the start, at steps 1, 2, 5, 10, 20, 50 ..., and at the end."""
-    last = kl.size - 1
-    rounds = {m * 10**e for e in range(len(str(last))) for m in (1, 2, 5)}
-    return [(s, float(kl[s])) for s in sorted({0, last} | {s for s in rounds if s < last})]
+    # The divergence at the start, at steps 1, 2, 5, 10, 20, 50 ..., and at the end.
+    rounds = {m * 10**e for e in range(len(str(kl.size))) for m in (1, 2, 5)}
+    steps = sorted({0, kl.size - 1, *(s for s in rounds if s < kl.size)})
+    history = [(s, float(kl[s])) for s in steps]
+    return Head(q, k, settings={"descent": {**report, "kl": history}})
 
 
 def smallest_size(

@@ -216,7 +216,7 @@ def check_finite(array: NDArray[Any], name: str) -> None:
 
 def as_shares(values: Any, name: str) -> NDArray[np.float64]:
     """Return shares as a vector, or raise an InputError."""
-    return np.array([as_share(s, name) for s in np.atleast_1d(as_array(values, name))])
+    return np.array([as_share(s, name) for s in np.atleast_1d(as_array(values, name)).tolist()])
 
 
 def as_indices(values: Any, name: str, least: int, stop: int) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._base.arrays import BFLOAT16, as_array, blocks_of_rows, is_sparse
+from headfit._base.arrays import BFLOAT16, BLOCK, as_array, is_sparse, widened
 from headfit._base.files import as_path, checked_archive, read_file
 from headfit._base.machine import require_memory
 from headfit.errors import InputError
@@ -63,9 +63,11 @@ def _of_dense(matrix: NDArray[Any], name: str) -> sp.csr_array:
     require_memory(matrix.size, f"the nonzeros of {name} of shape {matrix.shape}")
     count = int(np.count_nonzero(matrix))
     require_memory(32 * count, f"the {count} nonzeros of {name} of shape {matrix.shape}")
+    step = max(1, BLOCK // matrix.shape[1])
     # Each block is copied first: another thread may write into the matrix meanwhile.
-    copies = (np.array(block, np.float64) for _, block in blocks_of_rows(matrix))
-    csr = sp.csr_array(sp.vstack([sp.csr_array(copy) for copy in copies], "csr"))
+    native = matrix.dtype.newbyteorder("=")
+    parts = (matrix[first : first + step].astype(native) for first in range(0, len(matrix), step))
+    csr = sp.csr_array(sp.vstack([sp.csr_array(widened(p)) for p in parts], "csr", np.float64))
     csr.has_canonical_format = True
     return csr
 

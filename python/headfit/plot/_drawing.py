@@ -1,6 +1,5 @@
 """Matplotlib, imported when something is drawn and not before; its types; and the colours."""
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from headfit._base.display import optional
@@ -23,6 +22,7 @@ BLUE, ORANGE, GREEN, INK, GREY = "#0072B2", "#D55E00", "#009E73", "#1b1b1b", "#8
 
 def matplotlib() -> Any:
     """Return the package matplotlib, or raise an ImportError that names the extra with it."""
+    package = optional("matplotlib", ImportError(MISSING))
     for part in ("axes", "colors", "figure", "scale", "ticker"):
         optional(f"matplotlib.{part}", ImportError(MISSING))
-    return sys.modules["matplotlib"]
+    return package

@@ -6,8 +6,9 @@ from headfit._attention.sparsify import Sparsified
 from headfit._cache.result import CompressedKeys, CompressedLayers
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._fit.result import Fit, Search, Trial
+from headfit._index.indexes import Indexes
 from headfit._index.quality import IndexCurve, IndexQualities, IndexQuality, IndexSharing
-from headfit._index.result import Index, Indexes
+from headfit._index.result import Index
 from headfit._plan.result import Plan, PlanAttempt, PlanTrend
 from headfit._selection.certify_selection import SelectionCertificate
 from headfit._shrink.result import Comparison, ShrinkResult, TvCurve

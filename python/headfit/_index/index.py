@@ -18,8 +18,9 @@ from headfit._compress.passages import checked_shares, of_each
 from headfit._fit.learned import effort_steps
 from headfit._index.formats import DTYPES
 from headfit._index.group import Group
+from headfit._index.indexes import Indexes
 from headfit._index.quality import IndexCurve
-from headfit._index.result import Index, Indexes
+from headfit._index.result import Index
 from headfit._selection.certify_selection import FORMS
 from headfit._shrink.descent import Running, checked_sizes
 from headfit.errors import InputError

@@ -6,8 +6,9 @@ from itertools import cycle
 
 from headfit._base.arguments import shown
 from headfit._index.formats import key_bytes
+from headfit._index.indexes import Indexes
 from headfit._index.quality import IndexCurve
-from headfit._index.result import Index, Indexes
+from headfit._index.result import Index
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish, label_sizes
 from headfit.plot._curves import COLORS, MARKERS

@@ -1,0 +1,165 @@
+"""The indexes of several key heads, and what layers find with the keys of others."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit import _core
+from headfit._attention.attention import Attention
+from headfit._base.arguments import thread_count
+from headfit._base.calls import standard_arithmetic
+from headfit._cache.stored import StoredByName
+from headfit._compress.passages import Made, given_alone, of_each
+from headfit._index.quality import IndexCurve, IndexQualities, IndexSharing
+from headfit._index.result import Index
+from headfit.errors import InputError
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Indexes(StoredByName[Index]):
+    """The indexes of several key heads.
+
+    Attributes
+    ----------
+    heads : dict
+        An `Index` for each key head, by the names of the call.
+    seconds : float
+        Of the whole call.
+    """
+
+    heads: dict[Any, Index]
+    seconds: float
+    _kind = Index
+
+    @property
+    def bytes(self) -> float:
+        """The mean over key heads of what is stored of a key."""
+        return self._mean("bytes")
+
+    @property
+    def curve(self) -> IndexCurve | None:
+        """What all find with each of the sizes, formats and numbers of keys of a curve.
+
+        Examples
+        --------
+        >>> import numpy as np, headfit as hf
+        >>> given = [*map(tuple, np.random.default_rng(0).normal(size=(4, 2, 50, 8)))]
+        >>> found = hf.index({"a head": given}, dim=2, window=8, keys=20, effort=0,
+        ...                  curve_dims=(2, 4), curve_keys=(20, 30))
+        >>> [*found.curve.points]
+        [(2, 'float8_e4m3fn', 20), (2, 'float8_e4m3fn', 30), ...]
+        """
+        own = {name: head.curve.points for name, head in self.heads.items() if head.curve}
+        at_all = next(iter(own.values()), ())
+        each = {at: {name: points[at] for name, points in own.items()} for at in at_all}
+        points = {at: IndexQualities.by_way(ways) for at, ways in each.items()}
+        return IndexCurve(points) if points else None
+
+    def judge(
+        self, passages: Any, *, keys: int | None = None, num_threads: int | None = None
+    ) -> IndexQualities:
+        """Measure how much of their attention all key heads find in other passages.
+
+        Parameters
+        ----------
+        passages : mapping
+            Passages of each key head by its name, as `CapturedHeads.passages` returns them.
+        keys, num_threads : int, optional
+            As in `Index.judge`.
+
+        Raises
+        ------
+        InputError, NonFiniteError
+            For arguments that do not fit; those of a key head name it.
+
+        Examples
+        --------
+        >>> import numpy as np, headfit as hf
+        >>> x = np.random.default_rng(0).normal(size=(6, 2, 50, 8)) * 2
+        >>> heads = {name: [*map(tuple, x * size)] for name, size in (("a", 1.0), ("b", 0.5))}
+        >>> found = hf.index({n: x[:4] for n, x in heads.items()}, dim=4, window=8, keys=20)
+        >>> judged = found.judge({name: x[4:] for name, x in heads.items()})
+        >>> judged["a"].rows, judged.share_worst == min(judged[n].share_worst for n in heads)
+        (100, True)
+        """
+        return IndexQualities.over(
+            self._each(passages, lambda x, own: x.judge(own, keys=keys, num_threads=num_threads))
+        )
+
+    @standard_arithmetic()
+    def sharing(
+        self, passages: Any, *, keys: int | None = None, num_threads: int | None = None
+    ) -> IndexSharing:
+        """Measure what layers find with the keys that the indexes of earlier layers select.
+
+        Each key head attends to the keys that the one of the same number selects in another layer.
+
+        Parameters
+        ----------
+        passages, keys, num_threads
+            As in `judge`. Passages of all key heads are of the same tokens.
+
+        Raises
+        ------
+        InputError, NonFiniteError
+            For arguments that do not fit, and for names that are not (layer, key head).
+
+        Examples
+        --------
+        >>> import numpy as np, headfit as hf
+        >>> x = np.random.default_rng(0).normal(size=(6, 2, 50, 8)) * 2
+        >>> heads = {(layer, 0): [*map(tuple, x * (1 + layer / 9))] for layer in range(3)}
+        >>> found = hf.index(heads, dim=4, window=8, keys=20, effort=0)
+        >>> found.sharing(heads).gain.shape
+        (3, 3)
+        """
+        layers = [*dict.fromkeys(name[0] for name in self.heads if isinstance(name, tuple))]
+        heads = [*dict.fromkeys(name[-1] for name in self.heads if isinstance(name, tuple))]
+        if {(layer, head) for layer in layers for head in heads} != self.heads.keys():
+            raise InputError("sharing needs names (layer, key head), the same heads in every layer")
+        count, threads = self.heads[layers[0], heads[0]]._count(keys), thread_count(num_threads)
+
+        def selected(index: Index, given: Any) -> list[tuple[Attention, NDArray[np.int32]]]:
+            own = [index._passage(x, None, {}, place) for place, x in enumerate(given_alone(given))]
+            return [(x, index._select(x, count, threads).ravel()) for x in own]
+
+        read = self._each(passages, selected)
+        if len({tuple((x.n, x.m) for x, _ in own) for own in read.values()}) > 1:
+            raise InputError("passages must be of the same tokens for all key heads")
+        gain = np.full((len(layers), len(layers)), math.nan)
+        for at, layer in enumerate(layers):
+            each = []
+            for head in heads:
+                mass = np.zeros(at + 2)
+                for *others, own in zip(*(read[x, head] for x in layers[: at + 1]), strict=True):
+                    columns = np.concatenate([x for _, x in (*others, own)])
+                    for_core = self.heads[layer, head]._for_core
+                    mass += _core.gained_mass(own[0].core, *for_core, count, columns, threads)
+                each.append(mass[:-1] / (mass[-1] or math.nan))
+            gain[at, : at + 1] = np.mean(each, axis=0)
+        return IndexSharing(tuple(layers), gain)
+
+    def _each(self, passages: Any, make: Callable[[Index, Any], Made]) -> dict[Any, Made]:
+        """Return what is made of each index and the passages that a user gives for it."""
+        for name in self.heads:
+            if not isinstance(passages, Mapping) or name not in passages:
+                raise InputError(f"passages must be a mapping with those of key head {name!r}")
+        own = {name: (head, passages[name]) for name, head in self.heads.items()}
+        return of_each(own, "key head", lambda x: make(*x))
+
+    def _facts(self) -> dict[str, str]:
+        each = {name: {"finds": head.quality, **head.others} for name, head in self.heads.items()}
+        return {
+            "heads": f"{len(self.heads)} key heads: {self.bytes:.3g} bytes per key",
+            **{
+                way: f"{x.share_mean:.4f} of the best keys' mass, in the worst head "
+                f"{min(one.share_mean for one in x.heads.values() if one.rows):.4f}"
+                for way, x in IndexQualities.by_way(each).items()
+                if x.rows
+            },
+            "time": f"{self.seconds:.3g} s",
+        }

@@ -139,8 +139,7 @@ def core_mask(
         if lengths.dtype.kind not in "iu":
             raise InputError(f"key_lengths must be integers; got dtype {lengths.dtype}")
         # The core checks in what range they lie.
-        lengths = by_first_axes(lengths.astype(np.int64), lead, "key_lengths")
-        about_keys["key_lengths"] = lengths
+        about_keys["key_lengths"] = by_first_axes(lengths.astype(np.int64), lead, "key_lengths")
     if key_mask is not None:
         keys = as_key_mask(key_mask)
         by_head = by_first_axes(keys, lead, "key_mask", shape[1])

@@ -235,18 +235,17 @@ class Fit(FittedHead):
         elif not (mask is None or isinstance(mask, (str, tuple))):
             arrays["mask_dense"] = np.asarray(mask)
             mask = "dense"
-        limits, bound = self.tolerances, self.lower_bound
-        judged: dict[str, Any] = {
+        limits, bound, proof = self.tolerances, self.lower_bound, vars(certificate)
+        of_rows = {name: x for name, x in proof.items() if isinstance(x, np.ndarray)}
+        arrays |= {f"certificate_{name}": x for name, x in of_rows.items()}
+        apart = ("mask", "tolerances", "kernel", *of_rows)
+        judged = {
             "kernel": certificate.kernel.to_dict(),
             "leak_tolerance": limits.leak,
             "distortion_tolerance": limits.distortion,
             "max_logit_tolerance": limits.logit_limit,
+            **{name: x for name, x in proof.items() if name not in apart},
         }
-        for name, value in vars(certificate).items():
-            if isinstance(value, np.ndarray):
-                arrays[f"certificate_{name}"] = value
-            elif name not in ("mask", "tolerances", "kernel"):
-                judged[name] = value
         about = {
             "format": FORMAT,
             "headfit": VERSION,

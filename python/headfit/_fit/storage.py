@@ -109,14 +109,15 @@ def _certificate_from(
         accumulate, logits = known.pop("accumulate"), known.pop("logits_dtype", None)
         name = "" if logits else accumulate
         known["kernel"] = {"accumulate": accumulate, "logits": logits, "name": name}
-    known["kernel"] = as_kernel(known["kernel"])
     limit = known.pop("max_logit_tolerance", None)
     known["tolerances"] = {
         "leak": known.pop("leak_tolerance"),
         "distortion": known.pop("distortion_tolerance"),
         "max_logit": None if limit == math.inf else limit,
     }
-    certificate = record(Certificate, {**known, "mask": mask}, n)
+    certificate = record(
+        Certificate, {**known, "kernel": as_kernel(known["kernel"]), "mask": mask}, n
+    )
     for place in (certificate.worst_leak, certificate.worst_distortion):
         if place is not None and not all(0 <= i < n for i in place):
             raise ValueError(f"rows and columns must lie in 0 ... {n - 1}; got {place}")

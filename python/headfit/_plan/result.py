@@ -241,12 +241,14 @@ class Plan(Pictured):
     def to_dict(self) -> dict[str, Any]:
         """Return all but the head itself as plain Python values, for JSON."""
         known = ("verdict", "obstacle", "smallest", "trend", *vars(self))
-        values = {name: getattr(self, name) for name in known if name not in ("target", "fit")}
+        of_target = ("nonzeros", "per_row", "mean_per_row")
         bound, mask = self.lower_bound, getattr(self.target, "mask", None)
-        values["lower_bound"] = bound and {"dim": bound.dim, "reason": bound.reason}
-        for name in ("nonzeros", "per_row", "mean_per_row"):
-            values[name] = getattr(self.target, name, None)
-        return plain_dict({**values, "mask": None if mask is None else mask_text(mask)})
+        return plain_dict({
+            **{name: getattr(self, name) for name in known if name not in ("target", "fit")},
+            **{name: getattr(self.target, name, None) for name in of_target},
+            "lower_bound": bound and {"dim": bound.dim, "reason": bound.reason},
+            "mask": None if mask is None else mask_text(mask),
+        })  # fmt: skip
 
     def __repr__(self) -> str:
         head = f"dim={self.dim}, {self.dtype}, for {self.name} at n={self.n}"
@@ -284,11 +286,9 @@ class Plan(Pictured):
         logits = f"logits up to {short(best.max_logit)}"
         if self.verdict == "yes":
             return f"Yes: {head} is enough {where}; certified, {logits}."
-        if best.purpose == "smaller n":
-            at = f"up to n = {best.n:,}"
-        else:
-            at = f"with {best.change}"
-            at += "" if best.n == self.n else f" at n = {best.n:,}"
+        moved = "" if best.n == self.n else f" at n = {best.n:,}"
+        is_shorter = best.purpose == "smaller n"
+        at = f"up to n = {best.n:,}" if is_shorter else f"with {best.change}{moved}"
         return f"Not found: {head} {where}; certified {at}, {logits}."
 
 
@@ -296,27 +296,25 @@ def plan_facts(plan: Plan) -> dict[str, str]:
     """Return what is known of the pattern and of heads for it, by label."""
     limits = plan.tolerances
     bounded = "" if limits.max_logit is None else f", |logit| <= {limits.max_logit:.4g}"
-    facts = {
-        "pattern": _pattern(plan),
-        "asked": f"d = {plan.dim} in {plan.dtype}, kernel {plan.kernel}; leak <= {limits.leak:.3g},"
-        f" distortion <= {limits.distortion:.3g}{bounded}",
-    }
-    if plan.best is not None:
-        facts["head"] = _head(plan, plan.best)
     smallest, bound, size = plan.smallest, plan.lower_bound, plan.projection_dim
-    if smallest is not None and smallest.dim < plan.dim:
-        logits = f"with logits up to {short(smallest.max_logit)}"
-        seconds = f"(the smallest found, in {plan.seconds:.2g} s in all)"
-        facts["smallest"] = f"d = {smallest.dim} is certified too, {logits} {seconds}"
     proved = [
         bound.claim if bound is not None and bound.dim > 1 else "",
         f"some |logit| >= {plan.least_logit:.3g}" if plan.least_logit > 0 else "",
         "" if size is None else f"d = {size:,} always suffices in exact arithmetic",
     ]
-    facts["proved"] = "; ".join(filter(None, proved))
     checks = [a for a in plan.attempts if a.purpose.startswith("rounded")]
     words = [f"{a.kernel} {'holds' if a.holds else 'breaks it'} ({_worse(a)})" for a in checks]
-    facts["formats"] = f"this head rounded: {'; '.join(words)}" if words else ""
+    facts = {
+        "pattern": _pattern(plan),
+        "asked": f"d = {plan.dim} in {plan.dtype}, kernel {plan.kernel}; leak <= {limits.leak:.3g},"
+        f" distortion <= {limits.distortion:.3g}{bounded}",
+        "head": "" if plan.best is None else _head(plan, plan.best),
+        "smallest": "" if smallest is None or smallest.dim >= plan.dim else
+        f"d = {smallest.dim} is certified too, with logits up to {short(smallest.max_logit)} "
+        f"(the smallest found, in {plan.seconds:.2g} s in all)",
+        "proved": "; ".join(filter(None, proved)),
+        "formats": f"this head rounded: {'; '.join(words)}" if words else "",
+    }  # fmt: skip
     if trend := plan.trend:
         heads = zip(trend.sizes, trend.logits, trend.seconds, strict=True)
         each = ", ".join(f"{short(x)} at {n:,} in {_duration(s)}" for n, x, s in heads)

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.display import Pictured, data_frame, mask_text, number, plain_dict
+from headfit._base.display import Pictured, data_frame, mask_text, named, number, plain_dict
 from headfit._base.tolerances import Kernel, Tolerances
 from headfit.errors import CertificateError
 
@@ -139,8 +139,7 @@ class Certificate(Pictured):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scalars as plain Python values, for JSON; `to_pandas` has the rows."""
-        values = {"holds": self.holds, **vars(self)}
-        values |= {"share_held": self.share_held, "max_norm": self.max_norm}
+        values = {"holds": self.holds, **vars(self), **named(self, "share_held", "max_norm")}
         return plain_dict(
             {name: value for name, value in values.items() if not isinstance(value, np.ndarray)}
             | {"mask": None if self.mask is None else mask_text(self.mask)}

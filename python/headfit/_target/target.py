@@ -175,11 +175,10 @@ class Target(Pictured):
         return plain_dict({**own, "mask": mask})
 
     def __repr__(self) -> str:
-        facts = named(self, "n", "nonzeros", "per_row", "per_column")
-        facts["gamma"] = f"{self.gamma:.6g}"
-        if self.mask is not None:
-            facts["mask"] = mask_text(self.mask)
-        return f"Target({', '.join(f'{name}={text}' for name, text in facts.items())})"
+        sizes = named(self, "n", "nonzeros", "per_row", "per_column")
+        facts = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        mask = "" if self.mask is None else f", mask={mask_text(self.mask)}"
+        return f"Target({facts}, gamma={self.gamma:.6g}{mask})"
 
 
 TargetLike: TypeAlias = Target | Sparsified | Sparse | ArrayLike | PathLike

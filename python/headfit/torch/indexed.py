@@ -109,9 +109,8 @@ class _Selecting(Recorder):
         elif before is not None or kind == "eager":
             zero = torch.zeros((), dtype=seen.query.dtype, device=seen.query.device)
             allowed = (zero if before is None else before).masked_fill(~allowed, -torch.inf)
-        given |= {mask: allowed, "is_causal": False}
         tensors = [given.pop(name) for name in ("query", "key", "value")]
-        return function(*tensors, **given)
+        return function(*tensors, **{**given, mask: allowed, "is_causal": False})
 
     def selected(self, call: Call, seen: ObservedCall, keys: int) -> Any:
         """Return which keys queries attend to: a tensor of shape (batch, heads, n, keys)."""

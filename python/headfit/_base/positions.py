@@ -122,10 +122,7 @@ def rotate(x: NDArray[Any], positions: Positions) -> NDArray[Any]:
 def turn(x: Any, cosines: Any, sines: Any, halves: bool, out: Any) -> Any:
     """Turn pairs of entries of x into `out`, and return it: arrays of NumPy or of PyTorch."""
     d = x.shape[-1]
-    if halves:
-        first, second = slice(0, d // 2), slice(d // 2, d)
-    else:
-        first, second = slice(0, d, 2), slice(1, d, 2)
+    first, second = np.s_[: d // 2, d // 2 :] if halves else np.s_[::2, 1::2]
     out[..., first] = x[..., first] * cosines - x[..., second] * sines
     out[..., second] = x[..., second] * cosines + x[..., first] * sines
     return out

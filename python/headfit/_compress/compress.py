@@ -22,15 +22,8 @@ from headfit._compress.free_maps import FreeMaps
 from headfit._compress.maps import Closeness, Maps, StoredMaps, identity, judged, shared_out
 from headfit._compress.passages import Parts, Passages, checked_shares, of_each
 from headfit._compress.result import Compressed, CompressedHeads
-from headfit._shrink.descent import (
-    TV,
-    Callback,
-    Running,
-    SizeKeywords,
-    checked_sizes,
-    powers_of_two,
-    smallest_size,
-)
+from headfit._shrink import descent
+from headfit._shrink.descent import Callback, Running, SizeKeywords, checked_sizes
 from headfit._shrink.result import TvCurve
 from headfit.errors import InputError
 
@@ -80,7 +73,7 @@ class Sizes:
             return dims
         if in_budget:
             return sorted({max(1, round(largest * part / 8)) for part in range(1, 9)})
-        return [] if several else powers_of_two(largest)
+        return [] if several else descent.powers_of_two(largest)
 
     @cached_property
     def judge(self) -> _core.CompressLoss | None:
@@ -120,7 +113,7 @@ class Sizes:
         """
         begun, largest = time.perf_counter(), self.passages.dim
         if tv is not None:
-            size, _, self.stopped = smallest_size(
+            size, _, self.stopped = descent.smallest_size(
                 lambda dim: self.fit(dim).judged.tv_mean <= tv, largest, self.running
             )
             self.dim = size or largest
@@ -361,7 +354,7 @@ def compress(
         raise InputError("total must be given beside a mapping of heads: these are passages of one")
     if K is not None and several:
         raise InputError("K must not be given beside a mapping of heads, which have their own")
-    bound = check_between(TV if tv is None else tv, "tv", 0, 1) if first == "tv" else None
+    bound = check_between(descent.TV if tv is None else tv, "tv", 0, 1) if first == "tv" else None
     shares = checked_shares(held_out, validation)
     running = Running.of(dtype, effort, time_limit, callback, rng, num_threads)
     of_heads = LogitOptions(**options)
@@ -371,7 +364,7 @@ def compress(
         head.dims = head.curve_sizes(curve_dims, several, total is not None)
         head.dim = min(head.dims) if total is not None else 0
         if dim is not None:
-            (head.dim,) = checked_sizes([dim], "dim", head.passages.dim)
+            head.dim = as_count(dim, "dim", 1, head.passages.dim)
         return head
 
     heads = of_each(passages, "head", checked, str)

@@ -260,8 +260,7 @@ def design(
     solved = searched(demand, starts)
     if solved is None and demand.tolerances.max_logit is not None:
         # A bound on the logits leaves few layouts: begin with one that is good without it.
-        free = Demand(stencil, replace(demand.tolerances, max_logit=None))
-        near = searched(free, starts)
+        near = searched(Demand(stencil, replace(demand.tolerances, max_logit=None)), starts)
         solved = near and searched(demand, [near[1]])
     if solved is None:
         return None

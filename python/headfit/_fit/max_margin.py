@@ -304,10 +304,8 @@ class MaxMargin(Method):
         n, dtype = problem.target.n, str(problem.working_dtype)
         if self.keys == "random":
             table = KeyTable.random(n, dim, rng=problem.seed, dtype=dtype)
-        elif self.keys == "cyclic":
-            table = KeyTable.cyclic(n, dim, dtype=dtype)
         else:
-            table = self.keys
+            table = KeyTable.cyclic(n, dim, dtype=dtype) if self.keys == "cyclic" else self.keys
         return KeyTable(round_to(table.keys, problem.dtype), kind=table.kind)
 
     def _solver(self, problem: Problem, table: KeyTable) -> Callable[..., list[Any]]:

@@ -44,8 +44,7 @@ class ResultByName(Result, Generic[Each]):
         return each[name]
 
     def _mean(self, figure: str) -> float:
-        each = getattr(self, self._field).values()
-        return float(np.mean([getattr(one, figure) for one in each]))
+        return float(np.mean([getattr(x, figure) for x in getattr(self, self._field).values()]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures of each and of all as plain Python values, for JSON; without maps."""

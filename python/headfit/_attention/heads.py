@@ -12,17 +12,10 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import Attention, attention_in
 from headfit._base.arguments import thread_count
-from headfit._base.arrays import (
-    FloatArray,
-    as_array,
-    as_stack,
-    as_stored_array,
-    by_heads,
-    is_sparse,
-    widened,
-)
+from headfit._base.arrays import as_array, as_stack, as_stored_array, by_heads, is_sparse, widened
 from headfit._base.masks import by_first_axes, core_mask
 from headfit._base.positions import alibi_slopes
+from headfit._base.types import FloatArray
 from headfit.errors import InputError, input_errors
 
 

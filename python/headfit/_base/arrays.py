@@ -10,9 +10,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from headfit._base.arguments import as_share, shown
+from headfit._base.types import FloatArray as FloatArray
 from headfit.errors import InputError, NonFiniteError, input_errors
-
-FloatArray = NDArray[Any]
 
 # bfloat16, which NumPy lacks, as a record of 16 bits: arithmetic on it by mistake is an error.
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])

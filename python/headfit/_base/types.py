@@ -12,6 +12,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+# Floating-point numbers, as functions return them.
+FloatArray: TypeAlias = NDArray[Any]
+
 
 class SupportsArray(Protocol):
     """An object that NumPy can turn into an array, such as a pandas DataFrame."""

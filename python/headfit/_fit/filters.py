@@ -24,16 +24,7 @@ from headfit._filter.demand import Demand
 from headfit._filter.design import Shape, design
 from headfit._filter.linear_program import Solved, solve
 from headfit._filter.stencil import Parts, Stencil, whole_target
-from headfit._fit.head import (
-    FIRST_RESERVE,
-    Ending,
-    Head,
-    Problem,
-    narrowed,
-    reserved,
-    tightened,
-    with_narrow_queries,
-)
+from headfit._fit.head import Head, Problem, narrowed, reserved, tightened, with_narrow_queries
 from headfit._fit.learned import Learned, learned, likely_dim, norm_limit
 from headfit._fit.method import Attempt, Method, Patience, bisected, check_norm
 from headfit._fit.result import Search
@@ -146,8 +137,8 @@ class Toeplitz(Method):
             deadline = time.perf_counter() + DESIGN * problem.seconds_left
         solved = self._filter(problem, stencil, dim, MOVES[patience], deadline)
         if solved is None:
-            ended: Ending = "stalled" if time.perf_counter() < deadline else "time limit"
-            return Head.of_zeros(target.n, dim, ended, self.name)
+            in_time = time.perf_counter() < deadline
+            return Head.of_zeros(target.n, dim, "stalled" if in_time else "time limit", self.name)
         filter = solved.filter
         q, k = filter.head(target.n, stencil.block, str(problem.working_dtype))
         q[stencil.apart] = 0.0
@@ -375,7 +366,7 @@ class Mixed(Method):
             storage = _core.Storage(problem.dtype, problem.scale_for(dim)) if is_narrow else None
         elif is_narrow:
             steps = warm
-            descent = replace(problem, tolerances=Tolerances(*reserved(problem, FIRST_RESERVE)))
+            descent = replace(problem, tolerances=Tolerances(*reserved(problem)))
         head = learned(
             Learned(init=start, max_norm=max_norm),
             descent,

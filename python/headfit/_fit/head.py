@@ -305,7 +305,7 @@ def with_narrow_queries(
     return replace(head, Q=queries)
 
 
-def reserved(problem: Problem, share: float) -> tuple[float, float]:
+def reserved(problem: Problem, share: float = FIRST_RESERVE) -> tuple[float, float]:
     """Return leak and distortion with a part of the distortion's logarithm in reserve."""
     leak, distortion = problem.tolerances.leak, problem.tolerances.distortion
     return with_margin(leak, distortion, share * math.log1p(distortion))

@@ -16,18 +16,11 @@ from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._attention.heads import allowed_entries, core_target_of, head_to_match, target_matrix
 from headfit._base.arguments import as_count, as_positive, check_callable, seed_from, thread_count
-from headfit._base.arrays import (
-    FloatArray,
-    as_array,
-    blocks_of_rows,
-    check_dtype,
-    check_finite,
-    computed_in,
-)
+from headfit._base.arrays import as_array, blocks_of_rows, check_dtype, check_finite, computed_in
 from headfit._base.calls import interruptible
 from headfit._base.machine import require_memory
 from headfit._base.masks import core_mask
-from headfit._base.types import Seed
+from headfit._base.types import FloatArray, Seed
 from headfit._fit.head import Head
 from headfit._fit.learned import effort_steps
 from headfit._fit.method import doubled, tried

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 import tracemalloc
 
 import matplotlib
@@ -190,13 +190,6 @@ def test_errors_name_the_problem(draw, message, axes):
 
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
-    real = builtins.__import__
-
-    def missing(name, *more):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *more)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # an import of it is an ImportError
     with pytest.raises(ImportError, match=r"headfit\[plot\]"):
         plot.attention(np.eye(2))

@@ -132,7 +132,9 @@ def room_of(module: str) -> str:
     return IN_ROOM.get(room, room)
 
 
-BY_NAME = r"^(importlib\.)?(import_module|__import__)$"
+BY_NAME = r"^(importlib\.)?(import_module|__import__|optional)$"
+# The modules that import what others name: public names, and optional packages.
+BY_ANY_NAME = ("_public", "display")
 
 
 def imports(path: Path) -> list[str]:
@@ -155,7 +157,7 @@ def imports(path: Path) -> list[str]:
             named = [name.name for name in node.names]
             found.extend(n.partition(".")[2] for n in named if n.split(".")[0] == "headfit")
         is_by_name = isinstance(node, ast.Call) and re.search(BY_NAME, ast.unparse(node.func))
-        if isinstance(node, ast.Call) and is_by_name and path.stem != "_public":
+        if isinstance(node, ast.Call) and is_by_name and path.stem not in BY_ANY_NAME:
             name = ast.unparse(node.args[0])
             text = re.fullmatch(r"f?'(?:headfit\.(\w+))?.*'", name)
             assert text is not None, f"{path.name} imports {name}, whose name only a run tells"

@@ -4,6 +4,8 @@ What they come close to is the attention of one head, or a matrix. They begin at
 of its logits, or at a start that is given.
 """
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Callable, Sequence

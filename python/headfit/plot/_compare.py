@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import headfit.plot._axes as _axes
 from headfit._attention.attention import attention_in
 from headfit._base.arguments import as_count, as_flag
 from headfit._base.arrays import FloatArray, widened
@@ -17,7 +18,6 @@ from headfit._fit.result import Fit
 from headfit._target.certify import certify
 from headfit._target.target import as_target
 from headfit.errors import InputError
-from headfit.plot import _axes
 from headfit.plot._drawing import BLUE, GREY, INK, ORANGE, Axes, AxesImage, matplotlib
 from headfit.plot._matrix import Style, add_colorbar, draw_cells, root_norm
 from headfit.plot._tiles import Pool, Source, one_of_batch, source

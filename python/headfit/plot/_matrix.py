@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import headfit.plot._axes as _axes
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.describe import describe
 from headfit._attention.head_table import HeadTable
@@ -16,7 +17,6 @@ from headfit._attention.heads import single_heads
 from headfit._base.arguments import as_count, as_flag, shown
 from headfit._fit.result import Fit
 from headfit.errors import InputError
-from headfit.plot import _axes
 from headfit.plot._drawing import BLUE, Axes, AxesImage, BarContainer, matplotlib
 from headfit.plot._tiles import entry_of_batch, one_of_batch, source, tiles
 

@@ -134,7 +134,8 @@ def index(
     per step, summed and divided by the sum of p, with the rounding inside. The number of keys does
     not enter. Maps act after the rotation, so that they know only the angles that they have seen:
     every step moves its passage by a random number of tokens, and the moments of the start are
-    averaged over such moves.
+    averaged over such moves. Queries and keys move together: passages should be as long as the
+    texts that the index is for, since keys further away than any of theirs are not fitted.
 
     A step costs O(rows m heads D) time, whatever the mask leaves within the range of a row. Memory
     is that of the passages, and O(heads (n d + 64 m)) for each thread.

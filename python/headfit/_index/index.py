@@ -74,9 +74,10 @@ def index(
     keys : int, default 64
         How many keys a row attends to, with those that are kept anyway. Only the choice of a size
         and what is reported depend on it.
-    window, first : int, default 32 and 4
-        What every row attends to anyway: its own token and those before it, `window` in all; and
-        the first keys that it sees.
+    window : int, default 32
+        So many tokens up to its own every row attends to anyway.
+    first : int, default 4
+        So many of the first keys that it sees every row attends to anyway.
     dtype : str
         In which mapped queries and keys are stored: "float32", "float16", "bfloat16",
         "float8_e4m3fn", "int8" or "int4". The last three have a scale for each key, in bfloat16.

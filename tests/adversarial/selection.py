@@ -206,17 +206,29 @@ def kernels(case: Case, rng) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the least and the largest score of each pair, for each kind of kernel."""
     q, k = case.small
     if case.form == "sum":
-        for made in summed_scores.scores(q, k, case.scales, case.allowed, rng, 10):
-            yield made, made
+        yield from summed_scores.scores(q, k, case.scales, case.allowed, rng, 10)
         return
-    yield from float32_results.results(q, k, 1.0, powers_of_two=False)
+    yield from products(q, k, rng)
     if case.scales is None:
         return
     of_q, of_k = (np.float32(x) for x in case.scales)
-    for low, high in float32_results.results(q / case.scales[0], k / case.scales[1], 1.0, False):
+    for low, high in products(q / case.scales[0], k / case.scales[1], rng):
         yield low * of_k.T, high * of_k.T
         yield low * of_k.T * of_q, high * of_k.T * of_q
         yield low * (of_k.T * of_q), high * (of_k.T * of_q)
+
+
+def products(q: np.ndarray, k: np.ndarray, rng) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the least and the largest products in more orders, subnormals kept and flushed."""
+    found = []
+    for _ in range(1 if q.shape[1] < 3 else 4):
+        order = rng.permutation(q.shape[1])
+        each = float32_results.results(q[:, order], k[:, order], 1.0, powers_of_two=False)
+        found.append((each[0], each[-1]))
+    return [
+        (np.min([low for low, _ in kind], axis=0), np.max([high for _, high in kind], axis=0))
+        for kind in zip(*found, strict=True)
+    ]
 
 
 def kept_and_free(case: Case, i: int) -> tuple[list[int], list[int]]:
@@ -245,26 +257,33 @@ def weights(case: Case) -> tuple[list[list[list[Any]]], list[Any]]:
     return found, [mpmath.mpf(0) if sink is None else mpmath.exp(mpmath.mpf(sink))] * len(case.Q)
 
 
-def selections(low: np.ndarray, high: np.ndarray, free: list[int], budget: int, w: list[Any]):
-    """Yield the keys that a kernel may select in a row, by extreme scores, with ties either way.
+def selections(
+    low: np.ndarray, high: np.ndarray, free: list[int], budget: int, w: list[Any], sure: set[int]
+) -> Iterator[list[int]]:
+    """Yield free keys that a kernel may select in a row, the lightest and the heaviest of these.
 
-    NaN may be anywhere. Where `low` is `high` itself these are the scores of one kernel.
+    Every score may be its least or its largest; NaN may be anywhere. With t the least score of a
+    selected key, a key whose score is larger is selected, and of those that may have t any are.
+    Then the selections that leave out a key called sure, which is as badly off as it may be.
     """
-    is_one = low is high
+    if len(free) <= budget:
+        yield free
+        return
     low, high = (np.where(np.isnan(x), bad, x) for x, bad in ((low, -np.inf), (high, np.inf)))
     light = sorted(free, key=lambda j: w[j])
-    for order in (light, light[::-1]):
-        place = {j: at for at, j in enumerate(order)}
-        half = len(order) // 2
-        for scores in (low, high) if is_one else (
-            low, high,
-            np.where([place.get(j, 0) < half for j in range(len(low))], high, low),
-        ):  # fmt: skip
-            yield sorted(order, key=lambda j: -scores[j])[:budget]
-        # One key as badly off as it may be.
-        for key in [] if is_one else order[half:]:
-            scores = np.where(np.arange(len(low)) == key, low, high)
-            yield sorted(order, key=lambda j: (-scores[j], j == key))[:budget]
+    best = sorted(free, key=lambda j: -high[j])
+    least = sorted((low[j] for j in free), reverse=True)[budget]
+    ends = sorted({high[j] for j in free if least <= high[j] <= high[best[budget - 1]]})
+    for t in ends[:: max(1, len(ends) // 20)]:
+        above = [j for j in light if low[j] > t]
+        some = [j for j in light if low[j] <= t <= high[j]]
+        more = budget - len(above)
+        yield above + some[:more]
+        yield above + some[len(some) - more :]
+    for key in sure.intersection(free):
+        others = [j for j in best[: budget + 1] if j != key][:budget]
+        if high[others[-1]] >= low[key]:
+            yield others
 
 
 # Judging -----------------------------------------------------------------------------------
@@ -338,7 +357,7 @@ def judge_rows(case: Case, c: Any, mass: float, rng, tally: Tally) -> None:
             total = mpmath.fsum(w[j] for j in (*kept, *free)) + sink
             sets = set()
             for low, high in known:
-                for one in selections(low[i], high[i], free, budget, w):
+                for one in selections(low[i], high[i], free, budget, w, sure):
                     sets.add(frozenset((*kept, *one)))
             masses = []
             for one in sets:

@@ -61,6 +61,7 @@ class SelectionFold : public WholeRows<double> {
         all_(selection),
         reader_(std::make_unique<LogitReader<T>>(pass.heads, pass.keys)),
         queries_(pass.heads.q),
+        index_keys_(pass.streamed().k),
         chosen_(selection.options) {
     for (const LogitSource<double>& head : pass.index) {
       index_queries_.emplace_back(head.q);
@@ -149,15 +150,24 @@ class SelectionFold : public WholeRows<double> {
     for (HeadRows<double>& queries : index_queries_) {
       q_norm = std::max(q_norm, norm_above(queries.row(0, row)));
     }
+    const auto size = [&](Index c) {
+      const auto k = index_keys_.row(0, place(c)).cwiseAbs();
+      double most = 0;
+      for (HeadRows<double>& queries : index_queries_) {
+        most = std::max(most, queries.row(0, row).cwiseAbs().dot(k));
+      }
+      return most;
+    };
     const auto choose_by = [&](const auto& error) {
       return chosen_.choose(scores, count, row + cols - index.q.rows, place, [&](Index c) {
-        return error.of(scores[c], all_.key_norms[place(c)]);
-      }, to);
+        return error.of(scores[c], q_norm * all_.key_norms[place(c)]);
+      }, [&](Index c) { return error.of(scores[c], size(c)); }, to);
     };
+    const Index d = index.q.cols;
     const ChoiceCounts counts =
-        is_sum() ? choose_by(detail::SumError::of(index.q.cols, index_heads(), q_norm,
-                                                  all_.key_norm_max, seen, cols))
-                 : choose_by(detail::score_error(index.q.cols, q_norm, all_.key_norm_max));
+        is_sum() ? choose_by(detail::SumError::of(d, index_heads(), q_norm, all_.key_norm_max, seen,
+                                                  cols))
+                 : choose_by(detail::score_error(d, d + 2, q_norm, all_.key_norm_max));
     all_.out.sure[static_cast<std::size_t>(row)] = counts.sure;
     all_.out.selected[static_cast<std::size_t>(row)] = counts.selected;
     if (all_.columns) {
@@ -223,6 +233,7 @@ class SelectionFold : public WholeRows<double> {
   Selection& all_;
   std::unique_ptr<LogitReader<T>> reader_;  // it cannot be moved
   HeadRows<T> queries_;
+  HeadRows<double> index_keys_;
   std::vector<HeadRows<double>> index_queries_;  // of each query head of the index
   std::vector<std::unique_ptr<LogitReader<double>>> index_readers_;
   detail::SelectedKeys chosen_;

@@ -41,21 +41,49 @@ struct ChoiceCounts {
   Index open() const { return selected - sure; }  // that are selected among the possible ones
 };
 
-// What a score that is computed in double may differ from that of a kernel in float32, for a key with
-// the size sum_i |q_i k_i|, or any bound of that, as ||q|| ||k|| is. See `score_error`.
-struct ScoreError {
-  double relative, lost;
+// The sums of the positive and of the negative terms of a product, both without their sign.
+struct Terms {
+  double plus, minus;
 
-  double radius(double size) const { return relative * size + lost; }
-  Enclosure of(double score, double size) const {
-    return {score - radius(size), score + radius(size)};
+  template <class Row>
+  static Terms of(const Row& q, const Row& k) {
+    const auto terms = q.cwiseProduct(k);
+    return {terms.cwiseMax(0.0).sum(), -terms.cwiseMin(0.0).sum()};
   }
 };
 
-// The bound of kernels that compute a product in float32, in any order, with fused multiply-adds or not,
-// from the rows themselves, or from stored numbers that times a scale are the row: then the scales are
-// multiplied into the sum one after the other. A term passes d roundings in the sum, and one for each
-// scale: `roundings`, d + 2, and d + 4 where a factor log2(e) and its own rounding come to them.
+// What a score that is computed in double may differ from that of a kernel in float32, for a key whose
+// terms have sizes that add up to `size`, or less. See `score_error`.
+struct ScoreError {
+  double of_size, of_score, lost;
+
+  double radius(double size, double score) const {
+    return of_size * size + of_score * std::abs(score) + lost;
+  }
+  double radius(const Terms& x) const { return radius(x.plus + x.minus, x.plus - x.minus); }
+  Enclosure of(double score, double size) const {
+    const double off = radius(size, score);
+    return {score - off, score + off};
+  }
+  // What is flushed to zero leaves some terms out, which does not exceed the others.
+  Enclosure of(double score, const Terms& x) const {
+    const Enclosure ends = of(score, x.plus + x.minus);
+    const auto most = [&](double sum) { return sum * (1 + of_size + of_score) + 0x1p-24 * lost; };
+    return {std::max(ends.lo, -most(x.minus)), std::min(ends.hi, most(x.plus))};
+  }
+};
+
+// The bound of kernels that compute a product s in float32, in any order, with fused multiply-adds or
+// not, from the rows themselves, or from stored numbers that times a scale are the row: then the scales
+// are multiplied into the sum one after the other.
+//
+// Let u = 2^-24 and gamma_m = m u / (1 - m u). Terms p_i pass t = 1 rounding, or 3 where a factor log2(e) and
+// its own rounding come to them; d - 1 partial sums are rounded, and 2 products with scales: m = t + d + 1
+// in all, so that with S = sum_i |p_i| a partial sum is wrong by at most gamma_m S (Higham, 3.1). The
+// exact one is at most M = (S + |s|) / 2, the larger one of the sums of positive and of negative terms. A
+// rounding is wrong by at most u of its result, so that the sum is wrong by at most
+// gamma_t S + (d - 1) u (M + gamma_m S), and the score, with gamma_2 (|s| + gamma_m S) for the scales, by
+//   u (t + (d - 1) / 2) S + u (2 + (d - 1) / 2) |s| + 2 gamma_m^2 S.
 //
 // With T = 2^-126, less than T is lost where an input or a result is flushed to zero: of the rows
 // themselves T sum_i (|q_i| + |k_i|) <= T sqrt(d) (||q|| + ||k||) with the inputs, and T with each of d
@@ -63,27 +91,28 @@ struct ScoreError {
 // least 1. If one is multiplied in last, T with its product, and at most T (2 d - 1 + sqrt(d)) times
 // that norm before it. Products of two stored numbers do not underflow. In all it is less than
 // T d (2 + 3 (||q|| + ||k||)), times 1 + gamma for later roundings. A factor log2(e) in a row loses
-// T sqrt(d) times the other norm, which 2 d - 1 + 2 sqrt(d) <= 3 d leaves room for.
+// T sqrt(d) times the other norm, which 2 d - 1 + 2 sqrt(d) <= 3 d leaves room for. Where subnormal
+// numbers are kept the same holds with 2^-150 in the place of T.
 //
 // No partial sum exceeds (1 + gamma) ||q|| ||k||; where that may overflow, the bound is infinite. So it
 // is where a scale that is multiplied in last may leave sums too large, of stored numbers below 2^16.
 //
 // To the bound comes that of the product in double, and what is lost where the ends of an interval
-// are computed: half a unit in the last place of the score, which is at most (1 + gamma) of the size, and
-// of the radius. The other factors are larger than all roundings of these formulas, and of a size.
-inline ScoreError score_error(Index depth, Index roundings, double q_norm, double k_norm_max) {
+// are computed: half a unit in the last place of the score and of the radius. The other factors are
+// larger than all roundings of these formulas, of S and of |s|.
+inline ScoreError score_error(Index depth, int roundings, double q_norm, double k_norm_max) {
   constexpr double epsilon = std::numeric_limits<double>::epsilon();
-  constexpr double least = static_cast<double>(std::numeric_limits<float>::min());
+  constexpr double unit = 0x1p-24, least = 0x1p-126;
   const double d = static_cast<double>(depth), norms = q_norm + k_norm_max;
-  const DotBound own = DotBound::of<double>(depth, depth + 2);
-  const double relative =
-      (gamma_above<float>(static_cast<double>(roundings)) + own.relative + 8 * epsilon) *
-      (1 + (d + 16) * epsilon);
-  if (!(product_above(1 + relative, q_norm, k_norm_max) < 0x1.fp127 && norms < 0x1p96)) {
-    return {0, no_bound};
+  const double gamma = gamma_above<float>(d + roundings + 1);
+  if (!(product_above(1 + gamma, q_norm, k_norm_max) < 0x1.fp127 && norms < 0x1p96)) {
+    return {0, 0, no_bound};
   }
-  const double lost = least * d * (2 + 3 * norms) * (1 + relative);
-  return {relative, (lost + own.absolute * (1 + k_norm_max)) * (1 + 16 * epsilon)};
+  const DotBound own = DotBound::of<double>(depth, depth + 2);
+  const double sums = (d - 1) / 2, room = 1 + (d + 32) * epsilon;
+  const double lost = least * d * (2 + 3 * norms) * (1 + gamma);
+  return {(unit * (roundings + sums) + 2 * gamma * gamma + 2 * own.relative + 8 * epsilon) * room,
+          unit * (2 + sums) * room, (lost + own.absolute * (1 + k_norm_max)) * room};
 }
 
 // Each thread has an object of its own.

@@ -150,24 +150,34 @@ class SelectionFold : public WholeRows<double> {
     for (HeadRows<double>& queries : index_queries_) {
       q_norm = std::max(q_norm, norm_above(queries.row(0, row)));
     }
-    const auto size = [&](Index c) {
-      const auto k = index_keys_.row(0, place(c)).cwiseAbs();
-      double most = 0;
-      for (HeadRows<double>& queries : index_queries_) {
-        most = std::max(most, queries.row(0, row).cwiseAbs().dot(k));
-      }
-      return most;
+    const auto terms = [&](Index c, HeadRows<double>& queries) {
+      return detail::Terms::of(queries.row(0, row), index_keys_.row(0, place(c)));
     };
-    const auto choose_by = [&](const auto& error) {
-      return chosen_.choose(scores, count, row + cols - index.q.rows, place, [&](Index c) {
-        return error.of(scores[c], q_norm * all_.key_norms[place(c)]);
-      }, [&](Index c) { return error.of(scores[c], size(c)); }, to);
+    const detail::ScoreError products =
+        detail::score_error(index.q.cols, is_sum() ? 3 : 1, q_norm, all_.key_norm_max);
+    const auto size = [&](Index c) { return q_norm * all_.key_norms[place(c)]; };
+    const auto choose_by = [&](const auto& ends, const auto& closer) {
+      return chosen_.choose(scores, count, row + cols - index.q.rows, place, ends, closer, to);
     };
-    const Index d = index.q.cols;
-    const ChoiceCounts counts =
-        is_sum() ? choose_by(detail::SumError::of(d, index_heads(), q_norm, all_.key_norm_max, seen,
-                                                  cols))
-                 : choose_by(detail::score_error(d, d + 2, q_norm, all_.key_norm_max));
+    ChoiceCounts counts;
+    if (is_sum()) {
+      const auto error =
+          detail::SumError::of(products, index_heads(), q_norm * all_.key_norm_max, seen, cols);
+      const auto radius = [&](Index c) {
+        double most = 0;
+        for (HeadRows<double>& queries : index_queries_) {
+          most = std::max(most, products.radius(terms(c, queries)));
+        }
+        return most;
+      };
+      counts = choose_by([&](Index c) {
+        return error.of(scores[c], products.radius(size(c), size(c)));
+      }, [&](Index c) { return error.of(scores[c], radius(c)); });
+    } else {
+      counts = choose_by([&](Index c) { return products.of(scores[c], size(c)); }, [&](Index c) {
+        return products.of(scores[c], terms(c, index_queries_.front()));
+      });
+    }
     all_.out.sure[static_cast<std::size_t>(row)] = counts.sure;
     all_.out.selected[static_cast<std::size_t>(row)] = counts.selected;
     if (all_.columns) {

@@ -81,32 +81,29 @@ inline Index to_softmax(double* x, Index count) {
 // factor that all keys of the row share.
 class SumError {
  public:
-  // Of `heads` query heads, none has a longer query in this row than q_norm_max, and of `seen` visible
-  // keys of `cols` none is longer than k_norm_max.
-  static SumError of(Index depth, Index heads, double q_norm_max, double k_norm_max, Index seen,
+  // Of the products of `heads` query heads and `seen` visible keys of `cols`, which are as wrong as
+  // `products` says, none is larger than size_max.
+  static SumError of(const ScoreError& products, Index heads, double size_max, Index seen,
                      Index cols) {
     SumError error;
     if (seen == 0) return error;
     const double n = static_cast<double>(seen), count = static_cast<double>(heads);
     const double blocks = std::min(n, static_cast<double>(cols) / 16 + 1);
-    const double size_max = q_norm_max * k_norm_max;
-    error.of_products_ = score_error(depth, depth + 4, q_norm_max, k_norm_max);
+    const double most = products.radius(size_max, size_max);
     // What the keys of a head have in common; infinite where a product may overflow.
-    const double common = error.of_products_.radius(size_max) +
-                          unit * (4 * size_max + 35 + 14 * std::log(n)) +
-                          gamma_above<float>(n + 9 * blocks);
+    const double common =
+        most + unit * (4 * size_max + 35 + 14 * std::log(n)) + gamma_above<float>(n + 9 * blocks);
     error.constant_ = unit * (58 + count + 16 * std::log(count)) + (heads > 1 ? common : 0);
     error.lost_ = count * 0x1p-120;
-    error.is_known_ = common < 0.5 && error.at(lowest_log, size_max) < 0.5;
+    error.is_known_ = common < 0.5 && error.at(lowest_log, most) < 0.5;
     return error;
   }
 
-  // The ends for a sum of softmaxes as the scan computes it. `size` is the largest of a head's, see
-  // `ScoreError`.
-  Enclosure of(double sum, double size) const {
+  // The ends for a sum of softmaxes as the scan computes it, of products wrong by at most `radius`.
+  Enclosure of(double sum, double radius) const {
     if (!is_known_) return Enclosure::unknown();
     const double log_sum = sum > 0 ? std::max(std::log(sum), lowest_log) : lowest_log;
-    const double e = at(log_sum, size);
+    const double e = at(log_sum, radius);
     // exp(-e) >= 1 - e, and exp(e) <= 1 + e + e^2 up to e = 1/2.
     return {sum * (1 - e) - lost_, std::max(sum, least_sum) * (1 + e + e * e) + lost_};
   }
@@ -115,11 +112,10 @@ class SumError {
   static constexpr double unit = 0x1p-24;
   static constexpr double lowest_log = -100, least_sum = 0x1p-144;  // more than exp(-100)
 
-  double at(double log_sum, double size) const {
-    return (of_products_.radius(size) + constant_ + 13 * unit * std::abs(log_sum)) * (1 + 0x1p-20);
+  double at(double log_sum, double radius) const {
+    return (radius + constant_ + 13 * unit * std::abs(log_sum)) * (1 + 0x1p-20);
   }
 
-  ScoreError of_products_{0, 0};
   double constant_ = 0, lost_ = 0;
   bool is_known_ = false;
 };

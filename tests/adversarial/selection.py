@@ -44,7 +44,7 @@ FAMILIES = (
     "normal", "ties", "equal keys", "zeros", "near", "cancelling", "subnormal", "tiny products",
     "float8", "int4", "large scales", "overflowing", "spread",
 )  # fmt: skip
-FORMS = {"dot": FAMILIES, "sum": (*FAMILIES, "deep", "mirrored", "many")}
+FORMS = {"dot": (*FAMILIES, "long"), "sum": (*FAMILIES, "deep", "mirrored", "many")}
 
 
 @dataclass
@@ -100,6 +100,10 @@ def numbers_of_index(rng, family: str, n: int, m: int, d: int) -> tuple[Any, Any
         q, k = np.ldexp(q, 63), np.ldexp(k, rng.integers(60, 66))
     elif family == "spread":
         k = np.ldexp(k, rng.integers(-20, 1, (m, d)))
+    elif family == "long":  # a term that all others round, in the same direction
+        q = np.ones((n, 24 + 8 * d)) * rng.choice([-1, 1], (n, 1))
+        k = rng.uniform(0.3, 1.7, (m, q.shape[1])) * 2.0**-24
+        k[:, 0] = 1 + rng.integers(0, q.shape[1] // 2, m) * 2.0**-23
     elif family == "deep":  # softmaxes that underflow
         q = q * rng.choice([20, 60, 200])
     single = (stored_numbers(np.asarray(x, float), "float32") for x in (q, k))
@@ -114,8 +118,9 @@ def mirrored(rng, family: str, heads: int, n: int, m: int, d: int) -> tuple[Any,
     """
     half = (m + 1) // 2
     q, k = rng.standard_normal((n, d)), rng.standard_normal((min(half, 6), d))
-    if family == "many":
-        equal = rng.standard_normal(d) * rng.uniform(0, 0.5)
+    if family == "many":  # of a pair each head finds another key, so that errors of sums matter
+        apart = q[0] - q[0, ::-1]
+        equal = apart * rng.uniform(1, 3) / (apart @ apart)
         k = np.vstack([k, np.broadcast_to(equal, (half - len(k), d))])
     k = np.vstack([k, k[:, ::-1]])
     q = np.stack([q if h % 2 == 0 else q[:, ::-1] for h in range(heads)])
@@ -168,7 +173,8 @@ def a_mask(rng, n: int, m: int) -> tuple[dict[str, Any], np.ndarray]:
 def a_case(rng, family: str, form: str = "dot") -> Case:
     n, m, d = (int(rng.integers(1, most)) for most in (7, 13, 6))
     if family == "many":
-        n, m = 1, int(rng.choice([rng.integers(40, 120), 1500], p=[0.92, 0.08]))
+        n, d = 1, d + 1
+        m = int(rng.choice([rng.integers(40, 120), 1500], p=[0.85, 0.15]))
     heads, dim = int(rng.integers(1, 4)), int(rng.integers(1, 5))
     dtype = str(rng.choice(DTYPES))
     size = rng.choice([0.3, 1, 1, 3, 30])
@@ -177,6 +183,7 @@ def a_case(rng, family: str, form: str = "dot") -> Case:
         Q, K = np.round(Q), np.round(K)
     Q, K = (stored_numbers(x.reshape(-1, dim), dtype).reshape(x.shape) for x in (Q, K))
     many = int(rng.integers(1, 4)) if form == "sum" else 1  # heads of the index
+    many = 2 if family == "many" else many
     if family in ("mirrored", "many"):
         small, scales = mirrored(rng, family, many, n, m, d), None
     else:
@@ -402,7 +409,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=5000, help="of two calls each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--form", choices=FORMS, default="dot")
-    parser.add_argument("--family", choices=FORMS["sum"], action="append")
+    parser.add_argument("--family", choices={*FORMS["dot"], *FORMS["sum"]}, action="append")
     arguments = parser.parse_args()
     begun = time.monotonic()
     families = tuple(arguments.family or ())

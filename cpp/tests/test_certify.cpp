@@ -910,7 +910,7 @@ TEST(scores_that_may_overflow_select_nothing_surely) {
   }
   std::vector<Column> columns;
   CHECK(c.judge(columns).sure[29] == 14);
-  for (float& y : c.k.data) y *= 0x1p4f;
+  for (float& y : c.k.data) y *= 0x1p6f;
   CHECK(c.judge(columns).sure[29] == 7);
   // Of sums nothing is known where products may be off by as much as a half.
   Chosen sum(30, 30, 3, 5, 2);

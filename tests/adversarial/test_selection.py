@@ -5,7 +5,7 @@ import pytest
 from tests.adversarial.selection import FORMS, LIES, attack
 
 HARD = {
-    "dot": {"overflowing", "near", "cancelling", "subnormal", "tiny products"},
+    "dot": {"overflowing", "near", "cancelling", "subnormal", "tiny products", "long"},
     "sum": {"near", "cancelling", "subnormal", "tiny products", "deep", "mirrored"},
 }
 """Scores that overflow, that flushing moves, or that differ in their last digits: not decided."""

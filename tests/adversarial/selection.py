@@ -100,9 +100,9 @@ def numbers_of_index(rng, family: str, n: int, m: int, d: int) -> tuple[Any, Any
         q, k = np.ldexp(q, 63), np.ldexp(k, rng.integers(60, 66))
     elif family == "spread":
         k = np.ldexp(k, rng.integers(-20, 1, (m, d)))
-    elif family == "long":  # a term that all others round, in the same direction
+    elif family == "long":  # one term, to which adding others always errs in one direction
         q = np.ones((n, 24 + 8 * d)) * rng.choice([-1, 1], (n, 1))
-        k = rng.uniform(0.3, 1.7, (m, q.shape[1])) * 2.0**-24
+        k = np.repeat(rng.choice([0.9, 1.1], (m, 1)), q.shape[1], axis=1) * 2.0**-24
         k[:, 0] = 1 + rng.integers(0, q.shape[1] // 2, m) * 2.0**-23
     elif family == "deep":  # softmaxes that underflow
         q = q * rng.choice([20, 60, 200])
@@ -226,10 +226,15 @@ def kernels(case: Case, rng) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def products(q: np.ndarray, k: np.ndarray, rng) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the least and the largest products in more orders, subnormals kept and flushed."""
+    """Return the least and the largest products in more orders, subnormals kept and flushed.
+
+    Partial sums are largest in the order of the terms of one product.
+    """
+    d = q.shape[1]
+    order = np.argsort(q[0] * k[0])
+    orders = [order, order[::-1], rng.permutation(d), rng.permutation(d)]
     found = []
-    for _ in range(1 if q.shape[1] < 3 else 4):
-        order = rng.permutation(q.shape[1])
+    for order in orders if d > 2 else orders[:1]:
         each = float32_results.results(q[:, order], k[:, order], 1.0, powers_of_two=False)
         found.append((each[0], each[-1]))
     return [

@@ -750,7 +750,7 @@ struct Chosen {
       const double x = w[std::size_t(j)];
       const double e =
           factor * (gamma * size[std::size_t(j)] + (count > 1 ? common : 0) +
-                    u * (58 + count + 13 * std::abs(std::log(x)) + 16 * std::log(count)));
+                    u * (66 + count + 13 * std::abs(std::log(x)) + 16 * std::log(count)));
       ends[std::size_t(j)] = {x * std::exp(-e), x * std::exp(e)};
     }
     return ends;

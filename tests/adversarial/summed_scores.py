@@ -139,7 +139,9 @@ def scores(
             for low, high in results(one / scale, k / of_k, 1.0, False):
                 found.append((low * of_k.T * scale, high * of_k.T * scale))
     exact = q @ k.T
-    off = (q.shape[-1] + 2) * UNIT * (np.abs(q) @ np.abs(k).T)
+    sizes = np.abs(q) @ np.abs(k).T
+    # Two roundings of each term, and others of partial sums, which terms of one sign bound.
+    off = UNIT * (2 * sizes + (q.shape[-1] - 1) * (sizes + np.abs(exact)) / 2)
     for _ in range(count):
         ends = [found[rng.integers(len(found))] for found in each]
         low, high = (np.stack(side) for side in zip(*ends, strict=True))

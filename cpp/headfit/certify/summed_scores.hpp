@@ -34,16 +34,17 @@
 //
 // Of each key: r_j = max_h r_hj; exponents 4 u (|s| + log G + 2), in A twice, since X_hj - M_h and
 // X_hj - C_h are at most |log w_hj| + 2; exponentials 8 u; in B one of a block's shift with its product
-// 9 u, and the quotient 8 u; the sum over heads (G + 1) u; a logarithm 8 u (2 + log G), in B and C,
-// where it is s, 8 u (2 + |s| + log G); and in A the sum with the largest term u (2 + |s|). So it is
+// 9 u, and the quotient 8 u; the sum over heads (G + 1) u; a logarithm 8 u (2 + log G), in B and C, where
+// it is s, 8 u (2 + |s| + log G), and before it the mean's quotient 8 u; and in A the sum with the
+// largest term u (2 + |s|). So it is
 //   in A  r_j + u (43 + G + 9 |s| + 16 log G),
-//   in B  r_j + u (50 + G + 12 |s| + 12 log G),  in C 17 u less.
+//   in B  r_j + u (58 + G + 12 |s| + 12 log G),  in C 17 u less.
 // In all a score s is off by at most
-//   r_j + r_h + 4 u ||q_h|| max ||k|| + gamma_N + u (93 + G + 14 log n + 13 |s| + 16 log G),
+//   r_j + r_h + 4 u ||q_h|| max ||k|| + gamma_N + u (101 + G + 14 log n + 13 |s| + 16 log G),
 // where 9 u and more are left for terms of second order. It is used where it is below 1/2, even at
 // |s| = 100, and what keys have in common too: then |M_h - max_j x_hj| < 1 and S_h > 1/3. With one head
 // what its keys have in common moves all scores alike, and no order depends on it:
-// r_j + u (59 + 13 |s|) remain.
+// r_j + u (67 + 13 |s|) remain.
 //
 // What underflows is lost: in all less than G 2^-120 of w_j, 2^-125 over S_h >= 1/3 of each e_hj and as
 // much again of quotients and sums. B and C round it to 0. Below exp(-100), where A still tells keys
@@ -93,7 +94,7 @@ class SumError {
     // What the keys of a head have in common; infinite where a product may overflow.
     const double common =
         most + unit * (4 * size_max + 35 + 14 * std::log(n)) + gamma_above<float>(n + 9 * blocks);
-    error.constant_ = unit * (58 + count + 16 * std::log(count)) + (heads > 1 ? common : 0);
+    error.constant_ = unit * (66 + count + 16 * std::log(count)) + (heads > 1 ? common : 0);
     error.lost_ = count * 0x1p-120;
     error.is_known_ = common < 0.5 && error.at(lowest_log, most) < 0.5;
     return error;

@@ -46,6 +46,10 @@
 // what its keys have in common moves all scores alike, and no order depends on it:
 // r_j + u (67 + 13 |s|) remain.
 //
+// Where it is larger nothing is known of scores, but none is NaN, so that as many keys are selected as
+// there are to select: if products are below 2^126, times log2(e) too, differences are finite or -inf,
+// exponentials may be infinite, and S_h is between 1 and n.
+//
 // What underflows is lost: in all less than G 2^-120 of w_j, 2^-125 over S_h >= 1/3 of each e_hj and as
 // much again of quotients and sums. B and C round it to 0. Below exp(-100), where A still tells keys
 // apart, an end from above is taken at exp(-100).
@@ -96,13 +100,14 @@ class SumError {
         most + unit * (4 * size_max + 35 + 14 * std::log(n)) + gamma_above<float>(n + 9 * blocks);
     error.constant_ = unit * (66 + count + 16 * std::log(count)) + (heads > 1 ? common : 0);
     error.lost_ = count * 0x1p-120;
+    error.is_number_ = most < no_bound && size_max < 0x1p126;
     error.is_known_ = common < 0.5 && error.at(lowest_log, most) < 0.5;
     return error;
   }
 
   // The ends for a sum of softmaxes as the scan computes it, of products wrong by at most `radius`.
   Enclosure of(double sum, double radius) const {
-    if (!is_known_) return Enclosure::unknown();
+    if (!is_known_) return is_number_ ? Enclosure{0, largest} : Enclosure::unknown();
     const double log_sum = sum > 0 ? std::max(std::log(sum), lowest_log) : lowest_log;
     const double e = at(log_sum, radius);
     // exp(-e) >= 1 - e, and exp(e) <= 1 + e + e^2 up to e = 1/2.
@@ -110,7 +115,7 @@ class SumError {
   }
 
  private:
-  static constexpr double unit = 0x1p-24;
+  static constexpr double unit = 0x1p-24, largest = std::numeric_limits<double>::max();
   static constexpr double lowest_log = -100, least_sum = 0x1p-144;  // more than exp(-100)
 
   double at(double log_sum, double radius) const {
@@ -118,7 +123,7 @@ class SumError {
   }
 
   double constant_ = 0, lost_ = 0;
-  bool is_known_ = false;
+  bool is_known_ = false, is_number_ = false;
 };
 
 }  // namespace headfit::detail

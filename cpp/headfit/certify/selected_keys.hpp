@@ -127,7 +127,7 @@ class SelectedKeys {
   ChoiceCounts choose(const double* x, Index count, Index position, const Place& place,
                       const Ends& ends, const Closer& closer, Choice* to) {
     ChoiceCounts counts;
-    at_.clear(), lower_.clear(), upper_.clear();
+    at_.clear();
     Index seen = 0;
     for (Index c = 0; c < count; ++c) {
       if (x[c] == -no_bound) {
@@ -141,23 +141,29 @@ class SelectedKeys {
         continue;
       }
       at_.push_back(c);
-      put(ends(c));
-      counts.may_overflow |= !(upper_.back() < no_bound);
     }
+    counts.may_overflow = !enclose(ends);
     counts.selected = counts.sure + std::min(std::ssize(at_), options_.budget());
     choose_free(options_.budget(), to, counts);
     if (counts.open() == 0 || counts.may_overflow) return counts;
     std::erase_if(at_, [&](Index c) { return to[c] != Choice::possible; });
-    lower_.clear(), upper_.clear();
-    for (const Index c : at_) put(closer(c));
+    enclose(closer);
     choose_free(counts.open(), to, counts);
     return counts;
   }
 
  private:
-  void put(const Enclosure& score) {
-    lower_.push_back(score.lo);
-    upper_.push_back(score.hi);
+  // Finds the ends of all scores; whether none may overflow.
+  template <class Ends>
+  bool enclose(const Ends& ends) {
+    lower_.resize(at_.size()), upper_.resize(at_.size());
+    bool is_finite = true;
+    for (std::size_t f = 0; f < at_.size(); ++f) {
+      const Enclosure score = ends(at_[f]);
+      lower_[f] = score.lo, upper_[f] = score.hi;
+      is_finite &= score.hi < no_bound;
+    }
+    return is_finite;
   }
 
   void choose_free(Index budget, Choice* to, ChoiceCounts& counts) {

@@ -155,7 +155,10 @@ class SelectionFold : public WholeRows<double> {
     };
     const detail::ScoreError products =
         detail::score_error(index.q.cols, is_sum() ? 3 : 1, q_norm, all_.key_norm_max);
-    const auto size = [&](Index c) { return q_norm * all_.key_norms[place(c)]; };
+    // Copies, which stay in registers.
+    const auto size = [=, norms = all_.key_norms.data()](Index c) {
+      return q_norm * norms[place(c)];
+    };
     const auto choose_by = [&](const auto& ends, const auto& closer) {
       return chosen_.choose(scores, count, row + cols - index.q.rows, place, ends, closer, to);
     };
@@ -174,7 +177,7 @@ class SelectionFold : public WholeRows<double> {
         return error.of(scores[c], products.radius(size(c), size(c)));
       }, [&](Index c) { return error.of(scores[c], radius(c)); });
     } else {
-      counts = choose_by([&](Index c) { return products.of(scores[c], size(c)); }, [&](Index c) {
+      counts = choose_by([=](Index c) { return products.of(scores[c], size(c)); }, [&](Index c) {
         return products.of(scores[c], terms(c, index_queries_.front()));
       });
     }

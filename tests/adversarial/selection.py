@@ -274,13 +274,16 @@ def selections(
 ) -> Iterator[list[int]]:
     """Yield free keys that a kernel may select in a row, the lightest and the heaviest of these.
 
-    Every score may be its least or its largest; NaN may be anywhere. With t the least score of a
+    Every score may be its least or its largest; NaN may be anywhere, and a comparison with it may
+    select nothing. With t the least score of a
     selected key, a key whose score is larger is selected, and of those that may have t any are.
     Then the selections that leave out a key called sure, which is as badly off as it may be.
     """
     if len(free) <= budget:
         yield free
         return
+    if np.isnan([low[free], high[free]]).any():
+        yield []
     low, high = (np.where(np.isnan(x), bad, x) for x, bad in ((low, -np.inf), (high, np.inf)))
     light = sorted(free, key=lambda j: w[j])
     best = sorted(free, key=lambda j: -high[j])

@@ -61,7 +61,8 @@ class Arithmetic:
     def log_sum(self, x: np.ndarray, order: str, sign: float, rng: np.random.Generator) -> Any:
         """The shift of a head, the sum of exponentials of its products, and its logarithm."""
         if order != "blocks":
-            shift = x.max()
+            # A product with log2(e) may be rounded here, and in the differences not.
+            shift = np.float32(float(x.max()) * (1 + rng.choice([-2, 0, 2]) * UNIT))
             terms = self.exp(x - shift, sign)
             if order == "worst":
                 total = np.float32(terms.astype(float).sum() * (1 + 0.9 * len(x) * UNIT * sign))

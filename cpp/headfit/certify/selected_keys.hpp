@@ -88,7 +88,7 @@ struct ScoreError {
 // With T = 2^-126, less than T is lost where an input or a result is flushed to zero: of the rows
 // themselves T sum_i (|q_i| + |k_i|) <= T sqrt(d) (||q|| + ||k||) with the inputs, and T with each of d
 // products and d - 1 sums. A scale is at most the norm of its row if the largest stored number is at
-// least 1. If one is multiplied in last, T with its product, and at most T (2 d - 1 + sqrt(d)) times
+// least 1, and neither a scale nor a product of two is flushed. If one is multiplied in last, T with its product, and at most T (2 d - 1 + sqrt(d)) times
 // that norm before it. Products of two stored numbers do not underflow. In all it is less than
 // T d (2 + 3 (||q|| + ||k||)), times 1 + gamma for later roundings. A factor log2(e) in a row loses
 // T sqrt(d) times the other norm, which 2 d - 1 + 2 sqrt(d) <= 3 d leaves room for. Where subnormal

@@ -175,7 +175,7 @@ class SelectionFold : public WholeRows<double> {
       };
       counts = choose_by([&](Index c) {
         return error.of(scores[c], products.radius(size(c), size(c)));
-      }, [&](Index c) { return error.of(scores[c], radius(c)); });
+      }, [&](Index c) { return error.of(scores[c], error.is_known() ? radius(c) : 0); });
     } else {
       counts = choose_by([=](Index c) { return products.of(scores[c], size(c)); }, [&](Index c) {
         return products.of(scores[c], terms(c, index_queries_.front()));

@@ -118,7 +118,8 @@ def compress(call: Call) -> Outcome:
         hf.index,
         "dim mass keys window first dtype form rotated length held_out validation effort rng "
         "num_threads",
-        rotated=BY_NAME["position"] | {"help": "positions that are part of Q and K already"},
+        rotated=BY_NAME["position"] | {"choices": ("rope", "rope-half"),
+                                       "help": "positions that are part of Q and K already"},
     ),
 )  # fmt: skip
 def index(call: Call) -> Outcome:

@@ -75,9 +75,9 @@ def index(
         How many keys a row attends to, with those that are kept anyway. Only the choice of a size
         and what is reported depend on it.
     window : int, default 32
-        So many tokens up to its own every row attends to anyway.
+        Every row attends to this many tokens up to its own anyway.
     first : int, default 4
-        So many of the first keys that it sees every row attends to anyway.
+        Every row attends to this many of the first keys that it sees anyway.
     dtype : str
         In which mapped queries and keys are stored: "float32", "float16", "bfloat16",
         "float8_e4m3fn", "int8" or "int4". The last three have a scale for each key, in bfloat16.

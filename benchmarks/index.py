@@ -292,7 +292,13 @@ def certified(model, fitted, tokens, length, options):
     for keys in options.keys:
         begun = time.perf_counter()
         each = [
-            index.certify(passage[name], keys=keys, mass=0.5, num_threads=options.threads)
+            index.certify(
+                passage[name],
+                keys=keys,
+                mass=0.5,
+                num_threads=options.threads,
+                kernel=hf.Kernel("float32", sum_bits=options.sum_bits),
+            )
             for name, index in found.heads.items()
         ]
         seconds = time.perf_counter() - begun
@@ -304,7 +310,8 @@ def certified(model, fitted, tokens, length, options):
         assert least <= most
         rows.append([f"{keys}", f"{seconds:.0f}", f"{sure / selected:.4%}", f"{least:.4f}",
                      f"{most:.4f}", f"{half:.2%}"])  # fmt: skip
-    title = f"{len(found.heads)} key heads, {length:,} tokens, int4, form {options.form}"
+    title = (f"{len(found.heads)} key heads, {length:,} tokens, int4, form {options.form}, sums of "
+             f"{options.sum_bits} bits")  # fmt: skip
     measure.table(f"{title}, {options.threads} threads; {measure.machine()}", rows)
 
 
@@ -326,6 +333,7 @@ def main():
     parser.add_argument("--judged", type=int, default=2, help="passages of which shares are taken")
     parser.add_argument("--decode", type=int, metavar="TOKENS", help="time a step, no more")
     parser.add_argument("--certify", type=int, metavar="TOKENS", help="certificates, no more")
+    parser.add_argument("--sum-bits", type=int, default=24, help="of kernels, for certificates")
     parser.add_argument("--sharing", type=int, metavar="TOKENS", help="a table, no more")
     parser.add_argument("--form", choices=("dot", "sum"), default="sum", help="of these two")
     parser.add_argument("--json", type=Path)

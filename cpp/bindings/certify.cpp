@@ -87,17 +87,19 @@ void bind_certify(py::module_& m) {
   using Name = std::optional<std::string>;
   py::class_<Kernel>(m, "Kernel")
       .def(py::init([](bool float32, const Name& product, const Name& logits, const Name& bias,
-                       const Name& weights, bool fused) {
+                       const Name& weights, bool fused, int sum_bits) {
     return Kernel{float32,
                   format_named(product),
                   format_named(logits),
                   format_named(bias),
                   format_named(weights),
-                  fused};
+                  fused,
+                  sum_bits};
   }),
            py::kw_only(), py::arg("float32") = false, py::arg("product") = py::none(),
            py::arg("logits") = py::none(), py::arg("bias") = py::none(),
-           py::arg("weights") = py::none(), py::arg("fused") = false);
+           py::arg("weights") = py::none(), py::arg("fused") = false,
+           py::arg("sum_bits") = float32_bits);
   py::class_<CertifyArguments>(m, "CertifyOptions")
       .def(py::init([](const std::optional<py::array>& q_error,
                        const std::optional<py::array>& k_error, const Kernel& kernel, bool mass,
@@ -152,12 +154,12 @@ void bind_certify(py::module_& m) {
         py::arg("threads"));
 
   py::class_<SelectionOptions>(m, "SelectionOptions")
-      .def(py::init(
-               [](Index keys, Index first, Index window, double mass, const std::string& form) {
-    return SelectionOptions{keys, first, window, mass, form_named(form)};
+      .def(py::init([](Index keys, Index first, Index window, double mass, const std::string& form,
+                       const Kernel& kernel) {
+    return SelectionOptions{keys, first, window, mass, form_named(form), kernel};
   }),
            py::kw_only(), py::arg("keys"), py::arg("first"), py::arg("window"), py::arg("mass"),
-           py::arg("form"));
+           py::arg("form"), py::arg("kernel"));
   m.def("certify_selection", &certify_selection_of, Standard(), py::arg("logits"),
         py::arg("q_index"), py::arg("k_index"), py::arg("options"), py::arg("columns"),
         py::arg("threads"));

@@ -574,13 +574,14 @@ TEST(float32_kernels_stay_within_their_bound) {
   // If q and k are multiplied first, their product underflows, and the scale magnifies that error.
   const double q = 0x1p-75, k = 0x1p-75, scale = 3e38;
   const float lost = static_cast<float>(q) * static_cast<float>(k) * static_cast<float>(scale);
-  CHECK(std::abs(lost - scale * q * k) <= float32_kernels_radius(scale, 1, q, k));
+  CHECK(std::abs(lost - scale * q * k) <= float32_kernels_radius(scale, 1, float32_bits, q, k));
   // There is no finite bound if one of the kernels may overflow.
-  CHECK(float32_kernels_radius(1e-30, 4, 1e20, 1e20) == infinity);
-  CHECK(float32_kernels_radius(1e30, 4, 1e20, 1e-20) == infinity);
-  CHECK(float32_kernels_radius(1e30, 4, 1e-20, 1e20) == infinity);
-  CHECK(float32_kernels_radius(1e-39, 4, 1, 1) == infinity);  // a scale that may be flushed
-  CHECK(float32_kernels_radius(0.5, 64, 10, 10) < 1e-3);
+  CHECK(float32_kernels_radius(1e-30, 4, float32_bits, 1e20, 1e20) == infinity);
+  CHECK(float32_kernels_radius(1e30, 4, float32_bits, 1e20, 1e-20) == infinity);
+  CHECK(float32_kernels_radius(1e30, 4, float32_bits, 1e-20, 1e20) == infinity);
+  CHECK(float32_kernels_radius(1e-39, 4, float32_bits, 1, 1) ==
+        infinity);  // a scale that may be flushed
+  CHECK(float32_kernels_radius(0.5, 64, float32_bits, 10, 10) < 1e-3);
 }
 
 TEST(errors_of_products_that_another_library_rounded) {

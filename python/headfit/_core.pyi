@@ -406,6 +406,7 @@ class Kernel(metaclass=_Pybind11Type):
         bias: str | None = None,
         weights: str | None = None,
         fused: bool = False,
+        sum_bits: int = ...,
     ) -> None: ...
 
 class CertifyOptions(metaclass=_Pybind11Type):
@@ -434,7 +435,16 @@ def certify_sparse_matrix(
 ) -> dict[str, Any]: ...
 
 class SelectionOptions(metaclass=_Pybind11Type):
-    def __init__(self, *, keys: int, first: int, window: int, mass: float, form: str) -> None: ...
+    def __init__(
+        self,
+        *,
+        keys: int,
+        first: int,
+        window: int,
+        mass: float,
+        form: str,
+        kernel: Kernel,
+    ) -> None: ...
 
 def certify_selection(
     logits: Logits,

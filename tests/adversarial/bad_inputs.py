@@ -393,7 +393,7 @@ def doors(folder: Path) -> Iterator[Door]:
     selected = {
         **heads, **logits, "Q_index": small, "K_index": small, "keys": counts(4),
         "window": counts(1), "first": counts(0), "mass": between(0, 1), "columns": NOT_FLAG,
-        "form": texts,
+        "form": texts, "kernel": kernels,
     }  # fmt: skip
     del selected["bias"], selected["position"]
     asked = {**good, "Q_index": np.eye(N, 2), "K_index": np.eye(N, 2), "keys": 4, "window": 2}
@@ -407,6 +407,7 @@ def doors(folder: Path) -> Iterator[Door]:
     roundings = optional(texts)
     yield Door("Kernel", hf.Kernel, {}, {
         "accumulate": texts, "scale": texts, "fused": NOT_FLAG, "operands": roundings,
+        "sum_bits": between(2, 24),
         "product": roundings, "logits": roundings, "bias": roundings, "weights": roundings,
         "scale_dtype": roundings,
     })  # fmt: skip
@@ -773,7 +774,7 @@ def index_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[
     dots = hf.index(**{**quick, "effort": 0, "form": "dot"})
     yield Door("Index.certify", dots.certify, {"Q": Q[0], "K": K[0]}, {
         **options, "Q": others, "K": others, "keys": keys, "mass": between(0, 1),
-        "columns": NOT_FLAG,
+        "columns": NOT_FLAG, "kernel": ["x", "exact", *optional(NOT_TEXT)],
     }, said)  # fmt: skip
     yield Door("Index.judge", found.judge, {"passages": passages}, {
         "passages": [x for x in no_passages if not isinstance(x, dict)], "keys": keys,
@@ -791,7 +792,9 @@ def index_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[
     }, says)  # fmt: skip
     yield Door("Index.store", found.store, {"K": K[0]}, {"K": others})
     paths = [*NOT_PATH, folder / "x", folder, folder / "no folder" / "x.npz", Path("/proc/x.npz")]
-    yield Door("Index.save", found.save, {"path": folder / "made.npz"}, {"path": paths})
+    yield Door("Index.save", found.save, {"path": folder / "made.npz"}, {
+        "path": paths, "certificate": optional(NOT_NUMBER),
+    })  # fmt: skip
 
 
 def sweep_doors(hf: Any, threads: list[Any], folder: Path) -> Iterator[Door]:

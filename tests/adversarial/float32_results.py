@@ -113,6 +113,28 @@ def results(
     return list(found.values())
 
 
+def truncated_dot(q: np.ndarray, k: np.ndarray, bits: int, step: int, down: bool) -> np.ndarray:
+    """Return products of rows, as tensor cores add them up: `step` terms at a time, in a few bits.
+
+    Terms and the accumulator are truncated to multiples of the last of so many bits of the largest
+    one, towards zero or downwards, and so is the sum.
+    """
+    towards = np.floor if down else np.trunc
+
+    def cut(x: np.ndarray, largest: np.ndarray) -> np.ndarray:
+        unit = np.ldexp(1.0, np.maximum(np.frexp(largest)[1] - bits, -1000))
+        return towards(x / unit) * unit
+
+    terms = q.astype(np.float64)[:, np.newaxis] * k.astype(np.float64)
+    total = np.zeros(terms.shape[:2])
+    for first in range(0, q.shape[1], step):
+        parts = np.concatenate([terms[..., first : first + step], total[..., np.newaxis]], axis=-1)
+        parts = cut(parts, np.abs(parts).max(axis=-1, keepdims=True))
+        total = parts.sum(axis=-1)  # exact in float64
+        total = cut(total, np.abs(total))
+    return total.astype(np.float32)
+
+
 def _extremes(q, k, scale, orders, flush):
     for one, other, after in _scaled(q, k, scale, flush):
         low = high = None

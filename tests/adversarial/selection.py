@@ -1,12 +1,13 @@
 """An attack on `headfit.certify_selection`: kernels that select as they like, and exact masses.
 
 Run it from the root of the repository: ``python -m tests.adversarial.selection --cases 20000``, and
-with ``--form sum``.
+with ``--form sum`` or ``--narrow``.
 
 A case is one call. In the form "dot" its scores are computed in float32 by the kernels of
-`float32_results.py`, with and without flushing, and by kernels that multiply the scales of stored
-numbers in last; each score is the least or the largest of what some order of summation gives. In
-the form "sum" they are those of the kernels of `summed_scores.py`. Ties are broken for or against
+`float32_results.py`, with and without flushing, by kernels that multiply the scales of stored
+numbers in last, and by tensor cores whose sums keep fewer bits; each score is the least or the
+largest of what some order of summation gives, rounded to 16 bits in some cases. In the form "sum"
+they are those of the kernels of `summed_scores.py`. Ties are broken for or against
 heavy keys. The mass of what is selected is computed from exact logits with 250 bits. Lies are
 
 - ``not sure``: a key that is called surely selected, and that a kernel leaves out;
@@ -26,6 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import mpmath
@@ -70,8 +72,9 @@ class Case:
 # Cases -------------------------------------------------------------------------------------
 
 
-def numbers_of_index(rng, family: str, n: int, m: int, d: int) -> tuple[Any, Any]:
+def numbers_of_index(rng, family: str, n: int, m: int, d: int, narrow: bool) -> tuple[Any, Any]:
     """Return the stored queries and keys of an index, and their scales or None."""
+    close = (1, 12) if narrow else (8, 26)  # how many bits keys have in common that are near
     q, k = rng.standard_normal((n, d)), rng.standard_normal((m, d))
     if family == "ties":
         q, k = rng.integers(-2, 3, (n, d)), rng.integers(-1, 2, (m, d))
@@ -82,9 +85,9 @@ def numbers_of_index(rng, family: str, n: int, m: int, d: int) -> tuple[Any, Any
         k[rng.random(m) < 0.5] = 0
         k = k * rng.choice([-0.0, 1.0], (m, d))
     elif family == "near":
-        k = rng.standard_normal(d) * (1 + k * 2.0 ** -rng.integers(8, 26))
+        k = rng.standard_normal(d) * (1 + k * 2.0 ** -rng.integers(*close))
     elif family == "cancelling":  # large terms that cancel, beside keys that are nearly equal
-        k = rng.standard_normal(d) * (1 + k * 2.0 ** -rng.integers(8, 26))
+        k = rng.standard_normal(d) * (1 + k * 2.0 ** -rng.integers(*close))
         terms = rng.standard_normal((m, 1)) * np.resize([1.0, -1.0], 2 * d)
         q = np.hstack([q, np.full((n, 2 * d), 2.0 ** rng.integers(0, 8))])
         k = np.hstack([k, terms * rng.uniform(1, 2)])
@@ -102,8 +105,10 @@ def numbers_of_index(rng, family: str, n: int, m: int, d: int) -> tuple[Any, Any
         k = np.ldexp(k, rng.integers(-20, 1, (m, d)))
     elif family == "long":  # one term, to which adding others always errs in one direction
         q = np.ones((n, 24 + 8 * d)) * rng.choice([-1, 1], (n, 1))
-        k = np.repeat(rng.choice([0.9, 1.1], (m, 1)), q.shape[1], axis=1) * 2.0**-24
-        k[:, 0] = 1 + rng.integers(0, q.shape[1] // 2, m) * 2.0**-23
+        step = 2.0 ** -rng.choice([22, 13, 8]) if narrow else 2.0**-23
+        lost = step if narrow else step / 2  # of a sum that is truncated, or rounded
+        k = np.repeat(rng.choice([0.9, 1.1], (m, 1)), q.shape[1], axis=1) * lost
+        k[:, 0] = 1 + rng.integers(0, q.shape[1] // (1 if narrow else 2), m) * step
     elif family == "deep":  # softmaxes that underflow
         q = q * rng.choice([20, 60, 200])
     single = (stored_numbers(np.asarray(x, float), "float32") for x in (q, k))
@@ -170,11 +175,25 @@ def a_mask(rng, n: int, m: int) -> tuple[dict[str, Any], np.ndarray]:
     return kinds[int(rng.choice(len(kinds), p=[0.3, 0.3, 0.08, 0.08, 0.08, 0.08, 0.08]))]
 
 
-def a_case(rng, family: str, form: str = "dot") -> Case:
-    n, m, d = (int(rng.integers(1, most)) for most in (7, 13, 6))
+def a_narrow_kernel(rng, form: str) -> hf.Kernel:
+    """Return one whose sums keep fewer bits than float32, or whose scores have 16 bits, or both."""
+    bits = int(rng.choice([24, 23, 14, 9] if form == "dot" else [23, 14, 9]))
+    rounds: dict[str, Any] = {}
+    if form == "dot" and (bits == 24 or rng.random() < 0.5):
+        rounds = {
+            "logits": str(rng.choice(["bfloat16", "float16"])),
+            "fused": bool(rng.random() < 0.3),
+        }
+    return hf.Kernel(accumulate="float32", sum_bits=bits, **rounds)
+
+
+def a_case(rng, family: str, form: str = "dot", narrow: bool = False) -> Case:
+    n, m, d = (int(rng.integers(1, most)) for most in ((4, 40, 40) if narrow else (7, 13, 6)))
     if family == "many":
         n, d = 1, d + 1
         m = int(rng.choice([rng.integers(40, 120), 1500], p=[0.85, 0.15]))
+    if family == "mirrored":
+        m = min(m, 12)
     heads, dim = int(rng.integers(1, 4)), int(rng.integers(1, 5))
     dtype = str(rng.choice(DTYPES))
     size = rng.choice([0.3, 1, 1, 3, 30])
@@ -187,7 +206,7 @@ def a_case(rng, family: str, form: str = "dot") -> Case:
     if family in ("mirrored", "many"):
         small, scales = mirrored(rng, family, many, n, m, d), None
     else:
-        small, scales = numbers_of_index(rng, family, many * n, m, d)
+        small, scales = numbers_of_index(rng, family, many * n, m, d, narrow)
     if form == "sum":
         scales = scales and (scales[0].reshape(many, n, 1), scales[1])
     small = small[0].reshape((many, n, -1) if form == "sum" else (n, -1)), small[1]
@@ -200,8 +219,9 @@ def a_case(rng, family: str, form: str = "dot") -> Case:
     edge = [window + first + 1, max(window + first + 1, m), m + window + first, m - 1]
     keys = int(rng.choice([*edge, rng.integers(window + first + 1, window + first + 6)]))
     asks = {"keys": max(keys, window + first + 1), "window": window, "first": first}
-    if family in ("mirrored", "many"):  # where the last key that is selected is one of a pair
+    if narrow or family in ("mirrored", "many"):  # the last key that is selected is near others
         asks = {"keys": int(rng.integers(2, max(3, m))), "window": 1, "first": 0}
+    asks["kernel"] = a_narrow_kernel(rng, form) if narrow else hf.Kernel.named("float32")
     scale = float(rng.choice([dim**-0.5, 1.0, -0.7, 3.0]))
     return Case(family, dtype, Q, K, scale, form, small, scales, options, asks, allowed)
 
@@ -213,23 +233,63 @@ def kernels(case: Case, rng) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the least and the largest score of each pair, for each kind of kernel."""
     q, k = case.small
     if case.form == "sum":
-        yield from summed_scores.scores(q, k, case.scales, case.allowed, rng, 10)
+        made = partial(products, rng=rng, bits=case.asks["kernel"].sum_bits, few=True)
+        yield from summed_scores.scores(q, k, case.scales, case.allowed, rng, 10, made)
         return
-    yield from products(q, k, rng)
+    for ends in products_of_stored(case, rng):
+        yield from rounded_scores(ends, case.asks["kernel"])
+
+
+def products_of_stored(case: Case, rng) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    (q, k), bits = case.small, case.asks["kernel"].sum_bits
+    yield from products(q, k, rng, bits)
     if case.scales is None:
         return
     of_q, of_k = (np.float32(x) for x in case.scales)
-    for low, high in products(q / case.scales[0], k / case.scales[1], rng):
+    for low, high in products(q / case.scales[0], k / case.scales[1], rng, bits):
         yield low * of_k.T, high * of_k.T
         yield low * of_k.T * of_q, high * of_k.T * of_q
         yield low * (of_k.T * of_q), high * (of_k.T * of_q)
 
 
-def products(q: np.ndarray, k: np.ndarray, rng) -> list[tuple[np.ndarray, np.ndarray]]:
+def rounded_scores(
+    ends: tuple[np.ndarray, np.ndarray], kernel: hf.Kernel
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield scores in the type in which they are compared, subnormal numbers kept and flushed."""
+    dtype = kernel.logits or "float32"
+    kept = tuple(dyadic.round_array(x, dtype) for x in ends)
+    yield kept
+    if kernel.fused:
+        yield ends
+    least = {"bfloat16": 2.0**-126, "float16": 2.0**-14}.get(dtype, 0.0)
+    if any(((np.abs(x) < least) & (x != 0)).any() for x in kept):
+        yield tuple(np.where(np.abs(x) < least, 0.0, x) for x in kept)
+
+
+def products(
+    q: np.ndarray, k: np.ndarray, rng, bits: int, few: bool = False
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the least and the largest products in more orders, subnormals kept and flushed.
 
-    Partial sums are largest in the order of the terms of one product.
+    Partial sums are largest in the order of the terms of one product. Below 24 bits also those of
+    tensor cores. With `few` only the orders of `float32_results`.
     """
+    kinds = products_in_float32(q, k, rng, few)
+    if bits < 24:
+        each = []
+        for order in (np.arange(q.shape[1]), rng.permutation(q.shape[1])):
+            step, down = int(rng.choice([4, 8, 32])), bool(rng.random() < 0.5)
+            single = (np.float32(x)[:, order] for x in (q, k))
+            each.append(float32_results.truncated_dot(*single, bits, step, down))
+        kinds.append((np.minimum(*each), np.maximum(*each)))
+    return kinds
+
+
+def products_in_float32(
+    q: np.ndarray, k: np.ndarray, rng, few: bool
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    if few:
+        return float32_results.results(q, k, 1.0, powers_of_two=False)
     d = q.shape[1]
     order = np.argsort(q[0] * k[0])
     orders = [order, order[::-1], rng.permutation(d), rng.permutation(d)]
@@ -403,12 +463,14 @@ def judge_rows(case: Case, c: Any, mass: float, rng, tally: Tally) -> None:
         tally.lie(case, "false fails", "as a whole")
 
 
-def attack(cases: int, seed: int, families: tuple[str, ...] = (), form: str = "dot") -> Tally:
+def attack(
+    cases: int, seed: int, families: tuple[str, ...] = (), form: str = "dot", narrow: bool = False
+) -> Tally:
     """Make cases, all families of the form in turn if none are named, and judge them."""
     tally, rng, families = Tally(), np.random.default_rng(seed), families or FORMS[form]
     with np.errstate(all="ignore"):
         for index in range(cases):
-            judge(a_case(rng, families[index % len(families)], form), rng, tally)
+            judge(a_case(rng, families[index % len(families)], form, narrow), rng, tally)
     return tally
 
 
@@ -417,11 +479,12 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=5000, help="of two calls each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--form", choices=FORMS, default="dot")
+    parser.add_argument("--narrow", action="store_true", help="sums or scores of fewer bits")
     parser.add_argument("--family", choices={*FORMS["dot"], *FORMS["sum"]}, action="append")
     arguments = parser.parse_args()
     begun = time.monotonic()
     families = tuple(arguments.family or ())
-    tally = attack(arguments.cases, arguments.seed, families, arguments.form)
+    tally = attack(arguments.cases, arguments.seed, families, arguments.form, arguments.narrow)
     print(tally.table())
     print(f"\n{tally.number_of_lies} lies, {time.monotonic() - begun:.0f} s")
     for kind, sentence, code in tally.lies:

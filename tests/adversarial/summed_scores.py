@@ -10,11 +10,10 @@ a call draws, and the rest in either direction, key by key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from tests.adversarial.float32_results import results
 
 UNIT = 2.0**-24
 LOG2_E = np.float32(np.log2(np.e))
@@ -126,18 +125,18 @@ def _sum_of(a: Arithmetic, terms: list[np.ndarray]) -> np.ndarray:
 
 def scores(
     q: np.ndarray, k: np.ndarray, scales: Any, allowed: np.ndarray, rng: np.random.Generator,
-    count: int,
+    count: int, products: Callable[[np.ndarray, np.ndarray], list[tuple[np.ndarray, np.ndarray]]],
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:  # fmt: skip
     """Yield the least and the largest scores (rows, keys) of `count` kernels; -inf where masked.
 
     q has shape (heads, rows, d); `scales` are those of stored numbers, which kernels may multiply
-    in last, or None.
+    in last, or None; `products` returns the ends of products, for each kind of kernel.
     """
-    each = [results(one, k, 1.0, powers_of_two=False) for one in q]
+    each = [products(one, k) for one in q]
     if scales is not None:
         of_q, of_k = (np.asarray(x, np.float32) for x in scales)
         for found, one, scale in zip(each, q, of_q, strict=True):
-            for low, high in results(one / scale, k / of_k, 1.0, False):
+            for low, high in products(one / scale, k / of_k):
                 found.append((low * of_k.T * scale, high * of_k.T * scale))
     exact = q @ k.T
     sizes = np.abs(q) @ np.abs(k).T

@@ -1,5 +1,7 @@
 """A share of the attack on certificates of selections; the command of the module runs more."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from tests.adversarial.selection import FORMS, LIES, attack
@@ -27,6 +29,14 @@ def test_no_certificate_of_a_selection_lies(form: str, family: str) -> None:
     if form == "sum" and family in ("many", "large scales", "overflowing"):
         most = 0.4
     assert counts["missed"] <= most * counts["away"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_certificate_lies_about_kernels_of_fewer_bits(form: str) -> None:
+    found = attack(500, 12, form=form, narrow=True)
+    total = sum(found.counts.values(), Counter())
+    assert found.number_of_lies == 0, found.lies
+    assert min(total["holds"], total["fails"], total["undecided"]) > 200
 
 
 def test_the_attack_finds_lies(monkeypatch: pytest.MonkeyPatch) -> None:

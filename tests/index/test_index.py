@@ -345,6 +345,20 @@ def test_saved_maps(suffix: str, tmp_path: Any) -> None:
         found().save(tmp_path / "index.txt")
 
 
+def test_saved_certificates(tmp_path: Any) -> None:
+    path = tmp_path / "index.npz"
+    passage = hf.Attention(*pairs()[0], mask="causal")
+    kept = found().certify(passage, mass=0.3, kernel=hf.Kernel("float32", sum_bits=14))
+    found().save(path, kept)
+    read = hf.results.Index.load(path)
+    assert read.certificate == json.loads(json.dumps(kept.to_dict()))
+    assert read.certificate["kernel"] == {"accumulate": "float32", "sum_bits": 14}
+    read.save(path)  # keeps what it says
+    assert hf.results.Index.load(path).certificate == read.certificate
+    with pytest.raises(InputError, match="certificate must be of a selection"):
+        found().save(path, kept.to_dict())
+
+
 def test_dictionaries_texts_and_pickles() -> None:
     several = hf.index({"a": of(), ("b", 1): of(needles(4))}, **QUICK)
     figures = several.to_dict()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.adversarial.float32_results import truncated_dot
 
 import headfit as hf
 from headfit import cli
@@ -214,6 +215,8 @@ def test_kernels_in_words_and_records():
     for options, message in [
         ({"scale": "before"}, "operands must be a dtype where scale='before'"),
         ({"fused": True}, "fused must be False where no"),
+        ({"sum_bits": 14}, "sum_bits must be 24 for accumulate="),
+        ({"accumulate": "float32", "sum_bits": 25}, "sum_bits must lie in 2 ... 24; got 25"),
         ({"logits": "float64"}, "logits must be None, 'float32' or"),
     ]:
         with pytest.raises(InputError, match=message):
@@ -241,6 +244,30 @@ def test_the_command_line_takes_kernels(tmp_path, capsys):
     assert "with the kernel eager-bfloat16" in capsys.readouterr().out
     assert cli.main(["certify", str(pattern), str(head), "--kernel", "eager"]) == 2
     assert "kernel must be" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bits", [23, 14, 9])
+def test_sums_of_fewer_bits_stay_within_their_bounds(bits):
+    kernel, rng = hf.Kernel("float32", sum_bits=bits), np.random.default_rng(bits)
+    moved = 0.0
+    for _ in range(60):
+        d = int(rng.integers(1, 40))
+        # Terms that cancel, so that what is truncated is large beside the sum.
+        q, k = np.float32(rng.normal(size=(2, 6, d)) * rng.choice([1, 1, 30], size=(2, 6, d)))
+        dense = np.where(rng.random((6, 6)) < 0.5, 0.5, 0) + np.eye(6)
+        dense /= dense.sum(axis=1, keepdims=True)
+        judged = hf.certify(dense, q, k, scale=1 / 64, leak=0.9, kernel=kernel)
+        steps = [(step, down) for step in (4, 8, 32) for down in (False, True)]
+        for step, down in steps:
+            logits = truncated_dot(q, k, bits, step, down).astype(float) / 64
+            leak, distortion = bounds_of(logits, dense)
+            assert (leak <= judged.row_leak).all()
+            assert (distortion <= judged.row_distortion).all()
+            moved = max(moved, np.abs(logits * 64 - q.astype(float) @ k.T.astype(float)).max())
+    assert moved > 2.0 ** (5 - bits)  # the sums do lose bits
+    exact = hf.certify(dense, q, k, scale=1 / 64, leak=0.9, kernel="float32")
+    assert exact.leak < judged.leak
+    assert str(kernel) == f"float32, sums of {bits} bits"
 
 
 def test_what_may_overflow_in_float32_is_never_certified():

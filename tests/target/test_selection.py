@@ -252,6 +252,50 @@ def test_numbers_of_float8_with_scales_last() -> None:
         assert set(c.columns[i].tolist()) - {-1} <= {*kept, *best}
 
 
+@pytest.mark.parametrize(("dtype", "step"), [("bfloat16", 2.0**-7), ("float16", 2.0**-10)])
+def test_scores_that_are_rounded_to_16_bits(dtype: str, step: float) -> None:
+    Q, K = a_problem(15)[:2]
+    k = np.float32(1 + (RNG(1).permutation(M)[:, None] + 0.5) * 2.0**-9)
+    q = np.ones((N, 1), np.float32)
+    kernel = hf.Kernel(accumulate="float32", logits=dtype)
+    c = hf.certify_selection(Q, K, q, k, **ASKS, kernel=kernel, columns=True)
+    assert c.columns is not None
+    scores = np.round(k[:, 0] / step) * step  # in [1, 2)
+    for i in range(N):
+        kept, free = split(OPEN, i, ASKS)
+        sure = {j for j in free if sum(scores[x] >= scores[j] for x in free if x != j) < 12 - 6}
+        assert {*c.columns[i].tolist()} - {-1} == {*kept, *sure}
+    assert f"logits in {dtype}" in repr(c)
+    # Beyond the largest number of float16 nothing is known.
+    large = hf.certify_selection(Q, K, q * 2.0**16, k, **ASKS, kernel=kernel)
+    assert (large.sure == 6).all() == (dtype == "float16")
+    fused = hf.certify_selection(
+        Q, K, q, k, **ASKS, kernel={"accumulate": "float32", "logits": dtype, "fused": True}
+    )
+    assert (fused.sure <= c.sure).all()
+
+
+def test_sums_of_fewer_bits() -> None:
+    case = a_problem(16, heads=(2,))
+    case[2], case[3] = (RNG(2).normal(size=x.shape).astype(np.float32) for x in case[2:])
+    sure = []
+    for form in ("dot", "sum"):
+        for bits in (24, 9, 6):
+            kernel = hf.Kernel(accumulate="float32", sum_bits=bits)
+            sure.append(hf.certify_selection(*case, **ASKS, form=form, kernel=kernel).sure.sum())
+    assert sure[0] > sure[1] > sure[2]
+    assert sure[3] > sure[4] > sure[5]
+    assert min(sure) >= 6 * N
+    with pytest.raises(InputError, match="kernel must have accumulate="):
+        hf.certify_selection(*case, **ASKS, kernel="exact")
+    with pytest.raises(InputError, match=r"kernel must have .*; got Kernel.'eager-float16'"):
+        hf.certify_selection(*case, **ASKS, kernel="eager-float16")
+    with pytest.raises(InputError, match=r"in the form .dot. logits"):
+        hf.certify_selection(
+            *case, **ASKS, form="sum", kernel=hf.Kernel("float32", logits="bfloat16")
+        )
+
+
 def test_edges() -> None:
     Q, K, q, k = a_problem(12)
     # All that is visible is selected.

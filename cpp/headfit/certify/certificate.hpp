@@ -31,8 +31,7 @@ struct CertifyOptions {
   // All logits of queries and keys that lie within these errors of the stored ones.
   InputErrors errors = {};
   // All logits, and weights if it has a format for them, that a kernel may make of the above. A
-  // logit that overflows the format it is rounded to fails its row. Tensor cores that truncate are
-  // not covered.
+  // logit that overflows the format it is rounded to fails its row.
   Kernel kernel = {};
   // Whether to compute total variation and stray mass too, which takes the exponential of every
   // logit.

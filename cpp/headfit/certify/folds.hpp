@@ -54,7 +54,7 @@ struct Scan {
   // to a format.
   double radius(Index row) const {
     return next_up(own_radius(row) +
-                   norm_bounds(row).radius(source.scale, source.q.cols, path.kernel().float32));
+                   norm_bounds(row).radius(source.scale, source.q.cols, path.kernel()));
   }
 };
 

@@ -18,6 +18,7 @@ struct Kernel {
   std::optional<NumberFormat> bias = {};  // after a bias is added
   std::optional<NumberFormat> weights = {};  // of the softmax; if missing, nothing is said of them
   bool fused = false;  // each of the first three roundings may also be left out
+  int sum_bits = float32_bits;  // that sums of products keep in float32; fewer are truncated
 
   bool is_exact() const { return !(float32 || product || logits || bias || weights); }
 };
@@ -29,19 +30,28 @@ struct NormBounds {
   double q, k;
   double q_error = 0, k_error = 0;
 
-  // A bound of the change of scale * q.k through the errors, and through arithmetic in float32.
-  double radius(double scale, Index depth, bool float32) const {
+  // A bound of the change of scale * q.k through the errors, and through the kernel's own arithmetic.
+  double radius(double scale, Index depth, const Kernel& kernel) const {
     const double factor = std::abs(scale);
     double radius = 0;
     if (q_error > 0 || k_error > 0) {
       radius = product_above(factor, q_error, k) + product_above(factor, q + q_error, k_error);
     }
-    if (float32) {
-      radius += float32_kernels_radius(scale, depth, next_up(q + q_error), next_up(k + k_error));
+    if (kernel.float32) {
+      radius += float32_kernels_radius(scale, depth, kernel.sum_bits, next_up(q + q_error),
+                                       next_up(k + k_error));
     }
     return radius * (1 + 8 * std::numeric_limits<double>::epsilon());
   }
 };
+
+// What rounding to a format may make of a number that is known to lie between two ends, if it is not
+// left out.
+inline Enclosure rounded(const Enclosure& x, const std::optional<NumberFormat>& to, bool fused) {
+  if (!to) return x;
+  const Enclosure y{to->rounded(x.lo), to->rounded(x.hi)};
+  return fused ? Enclosure{std::min(x.lo, y.lo), std::max(x.hi, y.hi)} : y;
+}
 
 // The logits that a kernel may give, from those that a scan computes. Rounding and the soft-cap are
 // monotone functions, so the ends of an enclosure are mapped to ends. That includes the largest of
@@ -80,14 +90,14 @@ class LogitPath {
     const double factor = std::abs(scale_), room = 1 + 0x1p-6;
     const double product = room * (product_above(1, next_up(norms.q + norms.q_error),
                                                  next_up(norms.k + norms.k_error)) +
-                                   norms.radius(1, depth_, kernel_.float32));
+                                   norms.radius(1, depth_, kernel_));
     const double sum = room * product * factor + bias;
     const auto holds = [](const std::optional<NumberFormat>& to, double most) {
       return !to || most < to->largest;
     };
     return !(holds(kernel_.product, product) && holds(kernel_.logits, product * factor) &&
              holds(kernel_.bias, sum) && (!kernel_.float32 || sum < largest32) &&
-             norms.radius(scale_, depth_, kernel_.float32) < no_bound);
+             norms.radius(scale_, depth_, kernel_) < no_bound);
   }
 
   const Kernel& kernel() const { return kernel_; }
@@ -107,11 +117,10 @@ class LogitPath {
 
   Enclosure scaled_product(double computed, double own, const NormBounds& norms) const {
     if (!kernel_.product) {
-      return Enclosure::around(computed,
-                               next_up(own + norms.radius(scale_, depth_, kernel_.float32)));
+      return Enclosure::around(computed, next_up(own + norms.radius(scale_, depth_, kernel_)));
     }
     const double factor = std::abs(scale_), product = computed / scale_;
-    const double radius = own / factor + norms.radius(1, depth_, kernel_.float32) +
+    const double radius = own / factor + norms.radius(1, depth_, kernel_) +
                           std::numeric_limits<double>::epsilon() * std::abs(product);
     Enclosure x = rounded(Enclosure::around(product, radius * (1 + 0x1p-48)), kernel_.product);
     x = times(x, scale_);
@@ -147,9 +156,7 @@ class LogitPath {
   }
 
   Enclosure rounded(const Enclosure& x, const std::optional<NumberFormat>& to) const {
-    if (!to) return x;
-    const Enclosure y{to->rounded(x.lo), to->rounded(x.hi)};
-    return kernel_.fused ? Enclosure{std::min(x.lo, y.lo), std::max(x.hi, y.hi)} : y;
+    return detail::rounded(x, to, kernel_.fused);
   }
 
   // The product with a factor other than 0.

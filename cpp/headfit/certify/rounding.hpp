@@ -154,6 +154,19 @@ struct DotBound {
   }
 };
 
+inline constexpr int float32_bits = 24;
+
+// What tensor cores lose that keep fewer bits of sums than float32, or truncate: as many roundings of
+// float32 lose as much. They add four products or more to an accumulator at a time. Each of these
+// numbers is truncated to a multiple of 2^(1 - bits) of a power of 2 that the largest one reaches, and
+// so is the result: d products, and an accumulator and a result in each of d / 4 steps.
+inline double truncated_roundings(Index depth, int sum_bits) {
+  const double d = static_cast<double>(depth);
+  return sum_bits < float32_bits
+             ? (d + 2 * std::ceil(d / 4)) * std::ldexp(2.0, float32_bits - sum_bits)
+             : 0;
+}
+
 // A bound of |computed - exact| for a logit from any kernel that works in float32: any order of
 // summation, with or without fused multiply-adds; the scale on q, on k, on the product,
 // or its square root on both, perhaps times log2(e); inputs in float64 rounded to float32 first;
@@ -163,15 +176,16 @@ struct DotBound {
 // inputs, and seven of the scale where its root is taken of fl(fl(scale) fl(log2(e))), namely half
 // of three and one more for each of two roots, and one for each of two products. Underflow changes
 // every input, scaled input and product by up to twice the least normal number, and a scale that
-// is multiplied in last magnifies that.
+// is multiplied in last magnifies that. Sums that keep fewer bits lose more.
 // The bound is infinite where one of these kernels may overflow at an intermediate result, or
 // flush the scale itself.
-inline double float32_kernels_radius(double scale, Index depth, double q_norm, double k_norm) {
+inline double float32_kernels_radius(double scale, Index depth, int sum_bits, double q_norm,
+                                     double k_norm) {
   constexpr double largest = static_cast<double>(std::numeric_limits<float>::max()) / 4;
   constexpr double least = static_cast<double>(std::numeric_limits<float>::min());
   const double d = static_cast<double>(depth);
   const double s = std::abs(scale);
-  const double relative = gamma_above<float>(d + 9);
+  const double relative = gamma_above<float>(d + 9 + truncated_roundings(depth, sum_bits));
   const double size = product_above(s, q_norm, k_norm);
   for (const double reached : {size, q_norm, k_norm, product_above(1, q_norm, k_norm),
                                product_above(s, q_norm, 1), product_above(s, 1, k_norm)}) {

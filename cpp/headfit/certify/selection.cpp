@@ -9,6 +9,7 @@
 
 #include "headfit/base/errors.hpp"
 #include "headfit/certify/kept_mass.hpp"
+#include "headfit/certify/product_scores.hpp"
 #include "headfit/certify/selected_keys.hpp"
 #include "headfit/certify/summed_scores.hpp"
 #include "headfit/certify/support.hpp"
@@ -156,7 +157,8 @@ class SelectionFold : public WholeRows<double> {
       return detail::Terms::of(query, index_keys_.row(0, place(c)));
     };
     const detail::ScoreError products =
-        detail::score_error(index.q.cols, is_sum() ? 3 : 1, q_norm, all_.key_norm_max);
+        detail::score_error(index.q.cols, is_sum() ? 3 : 1, all_.options.kernel.sum_bits, q_norm,
+                            all_.key_norm_max);
     // Copies, which stay in registers.
     const auto size = [=, norms = all_.key_norms.data()](Index c) {
       return q_norm * norms[place(c)];
@@ -179,9 +181,12 @@ class SelectionFold : public WholeRows<double> {
         return error.of(scores[c], products.radius(size(c), size(c)));
       }, [&](Index c) { return error.of(scores[c], error.is_known() ? radius(c) : 0); });
     } else {
-      counts = choose_by([=](Index c) { return products.of(scores[c], size(c)); }, [&](Index c) {
-        return products.of(scores[c], terms(c, query_rows_.front()));
-      });
+      const auto rounded = [&kernel = all_.options.kernel](const Enclosure& score) {
+        return detail::rounded_score(score, kernel);
+      };
+      counts = choose_by([=](Index c) {
+        return rounded(products.of(scores[c], size(c)));
+      }, [&](Index c) { return rounded(products.of(scores[c], terms(c, query_rows_.front()))); });
     }
     all_.out.sure[static_cast<std::size_t>(row)] = counts.sure;
     all_.out.selected[static_cast<std::size_t>(row)] = counts.selected;
@@ -317,6 +322,11 @@ void check(const LogitSource<T>& source, const Heads<float>& q_index, const Head
                      std::to_string(q_index.cols) + " and " + std::to_string(k_index.cols));
   }
   const bool is_sum = options.form == IndexForm::sum;
+  const Kernel& kernel = options.kernel;
+  if (!kernel.float32 || kernel.product || kernel.bias || kernel.weights ||
+      (is_sum && kernel.logits)) {
+    throw InputError("kernel must round scores in float32, or to a dtype in the form \"dot\"");
+  }
   check_index(q_index, is_sum, source.q.rows, source.q.rows, "Q_index");
   check_index(k_index, false, source.k.rows, valid_keys(source, 0), "K_index");
 }

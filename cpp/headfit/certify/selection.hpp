@@ -24,6 +24,8 @@ struct SelectionOptions {
   Index window = 32;  // a row's own position and those before it
   double mass = 0.9;  // the share of the attention that every row must keep
   IndexForm form = IndexForm::dot;
+  // How scores are computed: in float32, and rounded as logits are, which is for the form "dot".
+  Kernel kernel = {.float32 = true};
 
   // How many free keys a row selects, if it has as many.
   Index budget() const { return keys - first - window; }

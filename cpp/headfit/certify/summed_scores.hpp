@@ -63,7 +63,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "headfit/certify/selected_keys.hpp"
+#include "headfit/certify/product_scores.hpp"
 
 namespace headfit::detail {
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 from headfit import _core
-from headfit._base.arguments import as_choice, as_flag, as_number, as_positive, shown
+from headfit._base.arguments import as_choice, as_count, as_flag, as_number, as_positive, shown
 from headfit._base.arrays import DIGITS, FLOAT8, HALVES, HEAD_DTYPES, NARROW, check_dtype
 from headfit._base.display import named
 from headfit.errors import InputError, input_errors
@@ -51,6 +51,11 @@ class Kernel:
         Makes the weights part of the statement: leak and distortion are those of the weights as
         they are computed in float32 and rounded to this dtype, before or after they are divided by
         their sum. None: those of the exact softmax of the logits.
+    sum_bits : int from 2 to 24, default 24
+        The significant bits that sums of products keep in float32: 24, rounded to nearest, or fewer
+        that tensor cores truncate where they add four products or more at a time. 23 covers those
+        that keep float32 so; float8 ones of an H100 keep 14 (DeepSeek-AI 2024, *DeepSeek-V3
+        technical report*, section 3.3.2).
     fused : bool, default False
         Whether the roundings of `product`, `logits` and `bias` may be left out, as by a compiler
         that fuses the operations.
@@ -81,6 +86,7 @@ class Kernel:
     logits: str | None = None
     bias: str | None = None
     weights: str | None = None
+    sum_bits: int = 24
     fused: bool = False
     name: str = field(default="", init=False, compare=False)  # of a named kernel
 
@@ -97,6 +103,8 @@ class Kernel:
             )
         if self.weights is not None and self.accumulate == "exact":
             raise InputError('weights must be None for accumulate="exact": a softmax is rounded')
+        if as_count(self.sum_bits, "sum_bits", 2, 24) < 24 and self.accumulate == "exact":
+            raise InputError('sum_bits must be 24 for accumulate="exact": sums are not rounded')
         if as_flag(self.fused, "fused") and not (self.product or self.logits or self.bias):
             raise InputError("fused must be False where no product, logits or bias are rounded")
 
@@ -148,7 +156,7 @@ class Kernel:
     @property
     def core(self) -> _core.Kernel:
         """What the core is to know; operands, scale and bias are rounded before it reads them."""
-        same = named(self, "product", "logits", "bias", "weights", "fused")
+        same = named(self, "product", "logits", "bias", "weights", "fused", "sum_bits")
         return _core.Kernel(float32=self.accumulate == "float32", **same)
 
     def to_dict(self) -> dict[str, Any]:
@@ -171,6 +179,7 @@ class Kernel:
         words += [f"{option} in {getattr(self, option)}" for option in _ROUNDED
                   if getattr(self, option)]  # fmt: skip
         words += [] if self.scale == "after" else [f"scale {self.scale}"]
+        words += [] if self.sum_bits == 24 else [f"sums of {self.sum_bits} bits"]
         return ", ".join(words + ["fused"] * self.fused)
 
     @property

@@ -150,7 +150,7 @@ ROWS = ("row_mass", "row_most", "row_status", "sure", "selected")
     option("-o", "--output", suffixes=(".npz",), metavar="ROWS",
            help=f"{', '.join(ROWS)} of the certificate, .npz, or -"),
     options_of(
-        hf.certify_selection, "keys mass num_threads",
+        hf.certify_selection, "keys mass kernel num_threads",
         keys={"help": "how many keys a row attends to (default: as in the index)"},
     ),
 )  # fmt: skip

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._base.arguments import as_choice, as_count, thread_count
+from headfit._base.arguments import as_choice, as_count, shown, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import plain_dict
 from headfit._base.machine import require_memory
+from headfit._base.tolerances import KernelLike
 from headfit._cache.stored import Stored, check_position, check_same_position, write
 from headfit._compress.passages import given_alone, rotated_float32
 from headfit._index.formats import DTYPES, key_bytes
@@ -53,6 +54,8 @@ class Index(Stored):
         The same of closed forms of this size and dtype: "kq-svd" (the start) and "loki".
     curve : IndexCurve or None
         The same of the sizes of `curve_dims`; files do not have it.
+    certificate : dict or None
+        What the certificate says with which a loaded index was saved.
     """
 
     _tensors = ("P_q", "P_k")
@@ -75,6 +78,7 @@ class Index(Stored):
     quality: IndexQuality = field(default_factory=IndexQuality)
     others: dict[str, IndexQuality] = field(default_factory=dict)
     curve: IndexCurve | None = None
+    certificate: dict[str, Any] | None = None
 
     @property
     def _about(self) -> dict[str, Any]:
@@ -224,6 +228,7 @@ class Index(Stored):
         *,
         keys: int | None = None,
         mass: float = 0.9,
+        kernel: KernelLike = "float32",
         columns: bool = False,
         num_threads: int | None = None,
         **options: Any,
@@ -237,7 +242,7 @@ class Index(Stored):
         ----------
         Q, K, keys, num_threads, **options
             As in `select`.
-        mass, columns
+        mass, kernel, columns
             As in `certify_selection`.
 
         Raises
@@ -251,24 +256,31 @@ class Index(Stored):
             of_q = of_q.reshape(len(self.P_q), own.n, self.dim)
         return certify_selection(
             own, None, of_q, of_k, keys=self._count(keys), window=self.window, first=self.first,
-            mass=mass, form=self.form, columns=columns, num_threads=threads,
+            mass=mass, form=self.form, kernel=kernel, columns=columns, num_threads=threads,
         )  # fmt: skip
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return the maps by name."""
         return {"P_q": self.P_q, "P_k": self.P_k}
 
-    def save(self, path: Any) -> None:
+    def save(self, path: Any, certificate: SelectionCertificate | None = None) -> None:
         """Write the maps to a ``.safetensors`` or ``.npz`` file, from which `load` reads them.
+
+        With a certificate of a passage, as `certify` returns it, the file has its ``to_dict()``.
 
         Raises
         ------
         InputError
-            For another suffix.
+            For another suffix, and for what is no certificate of a selection.
         ImportError
             Without the package safetensors, where the suffix asks for it.
         """
-        write(path, self, self.tensors(), self._about)
+        about = self._about
+        if certificate is not None:
+            if not isinstance(certificate, SelectionCertificate):
+                raise InputError(f"certificate must be of a selection; got {shown(certificate)}")
+            about["certificate"] = certificate.to_dict()
+        write(path, self, self.tensors(), about)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""

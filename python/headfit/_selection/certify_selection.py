@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, Unpack
 
 import numpy as np
@@ -18,6 +18,7 @@ from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, mask_text, number, plain_dict
 from headfit._base.machine import require_memory
 from headfit._base.masks import frozen_mask
+from headfit._base.tolerances import Kernel, KernelLike, as_kernel
 from headfit._base.types import ArrayLike
 from headfit._target.certificate import VERDICTS, FloatRows, Status
 from headfit.errors import CertificateError, InputError
@@ -54,6 +55,8 @@ class SelectionCertificate(Shown):
         The surely selected keys of each row, rising, and -1 behind them, if they were asked for.
     keys, window, first, form : int or str
         As in the call.
+    kernel : Kernel
+        How scores are computed.
     rescanned : int
         Rows whose logits were computed in float64 too, to decide them.
     dim, dtype, scale, mask
@@ -75,6 +78,7 @@ class SelectionCertificate(Shown):
     window: int
     first: int
     form: str
+    kernel: Kernel
     rescanned: int
     dim: int
     dtype: str
@@ -95,7 +99,7 @@ class SelectionCertificate(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return the scalars as plain Python values, for JSON."""
         mask = None if self.mask is None else mask_text(self.mask)
-        values = {"holds": self.holds, **vars(self), "mask": mask}
+        values = {"holds": self.holds, **vars(self), "mask": mask, "kernel": self.kernel.to_dict()}
         values |= {f"rows_{word}": count for word, count in self._counts().items()}
         return plain_dict({n: x for n, x in values.items() if not isinstance(x, np.ndarray)})
 
@@ -111,8 +115,8 @@ class SelectionCertificate(Shown):
             "surely selected": f"{self.sure.sum()} of {self.selected.sum()} keys, at most "
             f"{self.keys} a row with the last {self.window} and the first {self.first}",
             "about": f"the exact attention of the stored Q, K ({self.dtype}), with scores of "
-            f"{self.dim} stored numbers in float32, form {self.form!r}, whatever the order of sums "
-            f"and the rule for ties; {self.rescanned} rows rescanned in float64",
+            f"{self.dim} stored numbers, form {self.form!r}, by kernels {self.kernel}, whatever "
+            f"the order of sums and the rule for ties; {self.rescanned} rows rescanned in float64",
         }
 
     def __repr__(self) -> str:
@@ -140,6 +144,7 @@ def certify_selection(
     first: int = 4,
     mass: float = 0.9,
     form: str = "dot",
+    kernel: KernelLike = "float32",
     columns: bool = False,
     num_threads: int | None = None,
     **options: Unpack[LogitKeywords],
@@ -168,6 +173,9 @@ def certify_selection(
     form : "dot" or "sum", default "dot"
         What the score of a key is, as in `index`: the product of the two, or the logarithm of the
         sum over heads of the softmax of their products over all visible keys.
+    kernel : Kernel, name of one, or mapping of its options, default "float32"
+        How scores are computed: with ``accumulate="float32"``, sums of so many bits as `sum_bits`
+        says, and in the form "dot" rounded to a dtype, `logits`, before they are compared.
     columns : bool, default False
         Whether to return which keys are surely selected too.
     num_threads : int, optional
@@ -204,7 +212,7 @@ def certify_selection(
     at least lo(L) / (lo(L) + hi(rest) + hi(sink)), sums of exponentials of exact logits enclosed as
     in `certify`; it is bounded from above in the same way. In the form "sum" the radius also bounds
     what sums of n terms, exponentials and logarithms add, of which 4 units in the last place are
-    assumed. docs/certificates.md says what this covers: accumulators that truncate are not.
+    assumed. docs/certificates.md says what this covers.
 
     Takes O(n m (d + D heads)) time, with d for each query head of the index, the entries' share of
     it under a sparse mask, and O(m) memory for each of a few rows of every thread, besides copies
@@ -228,6 +236,13 @@ def certify_selection(
     keys = as_count(keys, "keys", window + first + 1)
     asked, threads = check_between(mass, "mass", 0, 1), thread_count(num_threads)
     as_choice(form, "form", FORMS)
+    rounds = as_kernel(kernel)
+    of_scores: dict[str, Any] = {"logits": None, "fused": False} if form == "dot" else {}
+    if replace(rounds, sum_bits=24, **of_scores) != Kernel("float32"):
+        raise InputError(
+            'kernel must have accumulate="float32", sum_bits, and in the form "dot" logits and '
+            f"fused, but no more; got {rounds!r}"
+        )
     given = Attention.of(Q, K, **options)
     given.check_plain("certify_selection", "softcap", "key_lengths", "key_mask", "sinks")
     if math.prod(given.stored[1].shape[:-2]) != 1:
@@ -238,7 +253,9 @@ def certify_selection(
     own = {**vars(given.options), "mask": frozen_mask(given.mask)}
     attention = Attention(*(np.array(x) for x in given.stored), **own)
     of_q, of_k = _stored(Q_index, "Q_index", form == "sum"), _stored(K_index, "K_index")[0]
-    asks = _core.SelectionOptions(keys=keys, first=first, window=window, mass=asked, form=form)
+    asks = _core.SelectionOptions(
+        keys=keys, first=first, window=window, mass=asked, form=form, kernel=rounds.core
+    )
     rows = _core.certify_selection(attention.core, of_q, of_k, asks, columns, threads)
     shape = (*attention.lead, attention.n)
     least, most, status = (rows[name].reshape(shape) for name in ("least", "most", "verdict"))
@@ -249,8 +266,8 @@ def certify_selection(
         worst=tuple(map(int, worst)) if least.size else None,
         row_mass=least, row_most=most, row_status=status,
         **{name: rows[name] for name in ("sure", "selected", "columns", "rescanned")},
-        keys=keys, window=window, first=first, form=form, dim=of_q.shape[-1],
-        dtype=str(computed_in(*attention.stored)), scale=attention.scale, mask=attention.mask,
+        keys=keys, window=window, first=first, form=form, kernel=rounds,
+        dim=of_q.shape[-1], dtype=str(computed_in(*attention.stored)), scale=attention.scale, mask=attention.mask,
     )  # fmt: skip
 
 

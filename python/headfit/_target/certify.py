@@ -112,8 +112,9 @@ def certify(
     With ``kernel="float32"`` the bound covers fused multiply-adds, the scale applied anywhere, and
     subnormal numbers kept or flushed to zero; a kernel that may overflow on the way is never
     certified. A kernel of 16 bits reads Q, K and a bias in its dtype: what is stored is rounded to
-    it first, and the statement is about that. No kernel here covers TF32, hardware that truncates,
-    sums that are split and rounded to 16 bits in between, and a tanh coarser than float32.
+    it first, and the statement is about that. Sums that tensor cores truncate have
+    fewer `sum_bits`. No kernel here covers TF32, sums that are split and rounded to 16 bits in
+    between, and a tanh coarser than float32.
 
     "exact" speaks of the numbers as they are stored, subnormal ones included: a deployment that
     flushes them to zero (``torch.set_flush_denormal(True)``) computes with other numbers, which

@@ -1,7 +1,7 @@
 // A certificate about sparse attention: which keys an index surely selects, and how much of the
 // attention of the original heads these surely keep. It holds in exact arithmetic for the stored
-// numbers, for every kernel that computes the scores in float32, whatever its order of summation and
-// its rule for ties.
+// numbers, for every kernel that computes the scores in float32, or in sums of fewer bits, whatever its
+// order of summation and its rule for ties.
 //
 // An index has one key of a few numbers for each key of the heads, and for each row one query (the
 // form "dot") or one for each of some heads ("sum"). The score of a key is their product, or the

@@ -266,8 +266,8 @@ def certify_selection(
         worst=tuple(map(int, worst)) if least.size else None,
         row_mass=least, row_most=most, row_status=status,
         **{name: rows[name] for name in ("sure", "selected", "columns", "rescanned")},
-        keys=keys, window=window, first=first, form=form, kernel=rounds,
-        dim=of_q.shape[-1], dtype=str(computed_in(*attention.stored)), scale=attention.scale, mask=attention.mask,
+        keys=keys, window=window, first=first, form=form, kernel=rounds, dim=of_q.shape[-1],
+        dtype=str(computed_in(*attention.stored)), scale=attention.scale, mask=attention.mask,
     )  # fmt: skip
 
 

@@ -794,6 +794,7 @@ def index_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[
     paths = [*NOT_PATH, folder / "x", folder, folder / "no folder" / "x.npz", Path("/proc/x.npz")]
     yield Door("Index.save", found.save, {"path": folder / "made.npz"}, {
         "path": paths, "certificate": optional(NOT_NUMBER),
+        "W_Q": optional([*BAD_MATRIX, np.eye(2)]), "W_K": optional([*BAD_MATRIX, np.eye(2)]),
     })  # fmt: skip
 
 

@@ -345,6 +345,28 @@ def test_saved_maps(suffix: str, tmp_path: Any) -> None:
         found().save(tmp_path / "index.txt")
 
 
+def test_weights_of_an_index(tmp_path: Any) -> None:
+    rng = RNG(0)
+    w_q, w_k, texts = rng.normal(size=(HEADS, 9, D)), rng.normal(size=(9, D)), RNG(1)
+    x = [texts.normal(size=(40, 9)) / 3 for _ in range(6)]
+    own = hf.index([hf.Attention(a @ w_q, a @ w_k, mask="causal") for a in x], **QUICK)
+    tensors = own.tensors(w_q, w_k)
+    np.testing.assert_allclose(
+        x[0] @ tensors["W_K_P_k"], x[0] @ w_k @ own.P_k, rtol=1e-5, atol=1e-5
+    )
+    for h in range(HEADS):
+        np.testing.assert_allclose(tensors["W_Q_P_q"][h], w_q[h] @ own.P_q[h], rtol=1e-5, atol=1e-6)
+    own.save(tmp_path / "index.npz", W_K=w_k)
+    with np.load(tmp_path / "index.npz") as made:
+        assert set(made) == {"P_q", "P_k", "W_K_P_k", "about"}
+    assert repr(hf.results.Index.load(tmp_path / "index.npz")) == repr(own)
+    with pytest.raises(InputError, match="W_Q must have shape"):
+        own.tensors(w_q[0])
+    rotary = hf.index(of(position=ROPE), **QUICK)
+    with pytest.raises(InputError, match="W_K must not be given: maps act after rotary"):
+        rotary.tensors(W_K=w_k)
+
+
 def test_saved_certificates(tmp_path: Any) -> None:
     path = tmp_path / "index.npz"
     passage = hf.Attention(*pairs()[0], mask="causal")

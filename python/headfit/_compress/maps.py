@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._base.arrays import FloatArray, round_to
+from headfit._base.arrays import FloatArray, as_float_array, round_to
 from headfit._shrink.result import TvCurve
+from headfit.errors import InputError
 
 # P_q of each query head, D rows each, and below them P_k: one matrix of d columns.
 Maps = NDArray[np.float64]
@@ -50,6 +51,27 @@ class StoredMaps(NamedTuple):
         q = round_to(attention.Q @ self.P_q, self.dtype)
         k = round_to(attention.K @ self.P_k, self.dtype)
         return Attention(q, k, **{**vars(attention.options), "scale": 1.0})
+
+    def tensors(self, W_Q: Any, W_K: Any, rotary: bool) -> dict[str, NDArray[Any]]:
+        """Return the maps by name, and their products with the weights of a head that are given."""
+        tensors: dict[str, NDArray[Any]] = {"P_q": self.P_q, "P_k": self.P_k}
+        for name, weights, maps in (("W_Q", W_Q, self.P_q), ("W_K", W_K, self.P_k)):
+            if weights is None:
+                continue
+            if rotary:
+                raise InputError(
+                    f"{name} must not be given: maps act after rotary positions; those of "
+                    "compress_keys act before them"
+                )
+            w = as_float_array(weights, name)
+            if w.shape[-1] != maps.shape[-2] or w.shape[:-2] != maps.shape[:-2]:
+                raise InputError(
+                    f"{name} must have shape (..., width, {maps.shape[-2]}) with leading axes "
+                    f"{maps.shape[:-2]}; got {w.shape}"
+                )
+            product = w.astype(np.float64) @ maps
+            tensors[f"{name}_P_{name[-1].lower()}"] = round_to(product, self.dtype)
+        return tensors
 
 
 class Closeness(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
-from headfit._base.arrays import FloatArray, as_float_array, round_to
+from headfit._base.arrays import FloatArray
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import data_frame, named, plain_dict
 from headfit._base.files import write_head
@@ -180,24 +180,7 @@ class Compressed(Result):
             For weights of other shapes, or of a head with rotary positions: maps act after the
             rotation, and do not fold into weights.
         """
-        tensors: dict[str, NDArray[Any]] = {"P_q": self.P_q, "P_k": self.P_k}
-        for name, weights, maps in (("W_Q", W_Q, self.P_q), ("W_K", W_K, self.P_k)):
-            if weights is None:
-                continue
-            if self.rotary:
-                raise InputError(
-                    f"{name} must not be given: maps act after rotary positions; those of "
-                    "compress_keys act before them"
-                )
-            w = as_float_array(weights, name)
-            if w.shape[-1] != self.original_dim or w.shape[:-2] != maps.shape[:-2]:
-                raise InputError(
-                    f"{name} must have shape (..., width, {self.original_dim}) with leading axes "
-                    f"{maps.shape[:-2]}; got {w.shape}"
-                )
-            product = w.astype(np.float64) @ maps
-            tensors[f"{name}_P_{name[-1].lower()}"] = round_to(product, self.dtype)
-        return tensors
+        return StoredMaps(self.P_q, self.P_k, self.dtype).tensors(W_Q, W_K, self.rotary)
 
     def save(self, path: Any, W_Q: Any = None, W_K: Any = None) -> None:
         """Write the tensors to a file that other tools read, in the dtype of the maps.

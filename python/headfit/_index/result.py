@@ -19,6 +19,7 @@ from headfit._base.display import plain_dict
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import KernelLike
 from headfit._cache.stored import Stored, check_position, check_same_position, write
+from headfit._compress.maps import StoredMaps
 from headfit._compress.passages import given_alone, rotated_float32
 from headfit._index.formats import DTYPES, key_bytes
 from headfit._index.group import of_one_group
@@ -259,19 +260,47 @@ class Index(Stored):
             mass=mass, form=self.form, kernel=kernel, columns=columns, num_threads=threads,
         )  # fmt: skip
 
-    def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Return the maps by name."""
-        return {"P_q": self.P_q, "P_k": self.P_k}
+    @standard_arithmetic()
+    def tensors(self, W_Q: Any = None, W_K: Any = None) -> dict[str, NDArray[np.float32]]:
+        """Return the maps by name, and the weights of the index if those of the heads come.
 
-    def save(self, path: Any, certificate: SelectionCertificate | None = None) -> None:
-        """Write the maps to a ``.safetensors`` or ``.npz`` file, from which `load` reads them.
+        Parameters
+        ----------
+        W_Q, W_K : array_like, shapes (heads, width, D) and (width, D), optional
+            The weights of the heads: their queries are ``x @ W_Q[h]``, their keys ``x @ W_K``.
 
-        With a certificate of a passage, as `certify` returns it, the file has its ``to_dict()``.
+        Returns
+        -------
+        dict
+            "P_q" and "P_k"; with weights "W_Q_P_q" and "W_K_P_k": what is rounded to `dtype` and
+            stored of a token x is ``x @ W_K_P_k``.
 
         Raises
         ------
         InputError
-            For another suffix, and for what is no certificate of a selection.
+            For weights of other shapes, or of heads with rotary positions: maps act after the
+            rotation, and do not fold into weights.
+        """
+        maps = StoredMaps(self.P_q, self.P_k, "float32")
+        return maps.tensors(W_Q, W_K, self.position is not None)
+
+    def save(
+        self,
+        path: Any,
+        certificate: SelectionCertificate | None = None,
+        W_Q: Any = None,
+        W_K: Any = None,
+    ) -> None:
+        """Write the tensors to a ``.safetensors`` or ``.npz`` file, from which `load` reads them.
+
+        With a certificate of a passage, as `certify` returns it, the file has its ``to_dict()``.
+        Weights are as in `tensors`.
+
+        Raises
+        ------
+        InputError
+            For another suffix, for what is no certificate of a selection, and for weights that
+            `tensors` refuses.
         ImportError
             Without the package safetensors, where the suffix asks for it.
         """
@@ -280,7 +309,7 @@ class Index(Stored):
             if not isinstance(certificate, SelectionCertificate):
                 raise InputError(f"certificate must be of a selection; got {shown(certificate)}")
             about["certificate"] = certificate.to_dict()
-        write(path, self, self.tensors(), about)
+        write(path, self, self.tensors(W_Q, W_K), about)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""

@@ -20,7 +20,6 @@ from headfit._compress.passages import Divided, checked_shares, given_alone, of_
 from headfit.errors import InputError
 
 SHARE = 0.4  # of the size of a value: its bytes where a call does not say
-TINY = 1e-200
 
 
 @standard_arithmetic()
@@ -114,7 +113,7 @@ def compress_values(
         options = latent_options(heads, dim, SHARE, bytes, rank, bits, seed=seed, steps=0, rows=0)
         parts, cores = passages.parts, [attention.core for attention in passages.attentions]
         # Where no row attends to anything, all tokens count alike.
-        weights = [_core.squared_mass(cores[i], threads).sum(0) + TINY for i in parts.calibration]
+        weights = [_core.squared_mass(cores[i], threads).sum(0) + 1e-200 for i in parts.calibration]
         of_values = spectrum([side_by_side(values[i]) for i in parts.calibration], weights)
         each, (encode, decode, mean) = _core.principal_latents(of_values, options)
         result = CompressedValues(

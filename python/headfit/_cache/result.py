@@ -329,11 +329,12 @@ class _Layers(StoredByName[Each]):
 
     def _facts(self) -> dict[str, str]:
         layers, figure = getattr(self, self._field).values(), self._figure
-        whole, worst = max(x.whole_bytes for x in layers), max(getattr(x, figure) for x in layers)
+        whole = max(x.whole_bytes for x in layers)
+        worst = max(getattr(x, figure.lower()) for x in layers)
         return {
             "sizes": f"{len(layers)} layers: {whole} -> {self.bytes:.3g} bytes per "
             f"{self._kind._what} and head",
-            "on held-out passages": f"{figure} mean {self._mean(figure):.3g}, of the "
+            "on held-out passages": f"{figure} mean {self._mean(figure.lower()):.3g}, of the "
             f"worst layer {worst:.3g}",
             "time": f"{self.seconds:.3g} s",
         }
@@ -353,7 +354,7 @@ class CompressedLayers(_Layers[CompressedKeys]):
 
     layers: dict[Any, CompressedKeys]
     seconds: float
-    _kind, _figure = CompressedKeys, "kl"
+    _kind, _figure = CompressedKeys, "KL"
 
     @property
     def kl(self) -> float:

@@ -5,6 +5,7 @@
     python benchmarks/index.py                             # an hour on two cores
     python benchmarks/index.py --read prose:2048:2         # some minutes
     python benchmarks/index.py --device cuda               # minutes, all windows
+    python benchmarks/index.py --fitted 14:2048 --effort 600   # what more and longer text gives
     python benchmarks/index.py --decode 8192               # seconds: the time of a step
     python benchmarks/index.py --certify 8192              # minutes: what selections surely keep
     python benchmarks/index.py --sharing 2048              # minutes: keys of an earlier layer
@@ -37,6 +38,7 @@ import measure
 from real_model import (
     GROUP,
     KEY_HEADS,
+    PASSAGES,
     SIZE,
     TOKENS,
     capture,
@@ -304,6 +306,13 @@ def certified(model, fitted, tokens, length, options):
     measure.table(f"{title}, {options.threads} threads; {measure.machine()}", rows)
 
 
+def fitted_to(parser, default):
+    """Add the options that say what indexes are fitted to, and in how many steps."""
+    parser.add_argument("--fitted", type=lambda x: tuple(map(int, x.split(":"))), default=default,
+                        metavar="PASSAGES:TOKENS", help="what indexes are fitted to")  # fmt: skip
+    parser.add_argument("--effort", default="medium", type=lambda x: int(x) if x.isdigit() else x)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--read", nargs="+", metavar="TEXT:LENGTH:WINDOWS",
@@ -311,6 +320,7 @@ def main():
     parser.add_argument("--keys", type=int, nargs=2, default=(64, 128), metavar=("SHARE", "LOSS"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="where PyTorch runs the model")
+    fitted_to(parser, (PASSAGES, TOKENS))
     parser.add_argument("--judged", type=int, default=2, help="passages of which shares are taken")
     parser.add_argument("--decode", type=int, metavar="TOKENS", help="time a step, no more")
     parser.add_argument("--certify", type=int, metavar="TOKENS", help="certificates, no more")
@@ -322,18 +332,18 @@ def main():
     if options.decode:
         return decoding(options.decode, options.keys[1])
     model, _, fitted, texts = load()
-    passages = capture(model, fitted).passages()
+    passages = capture(model, fitted, *options.fitted).passages()
     print(f"{len(passages)} key heads; {measure.machine()}", flush=True)
     if options.certify:
         return certified(model, passages, texts["prose"], options.certify, options)
     if options.sharing:
         return shared(model, passages, texts["prose"], options.sharing, options)
     ways = {"exact": exact, "Quest, pages of 16": quest, "first and last alone": ends}
-    longest = max(int(place.split(":")[1]) for place in options.read)
+    length = max(2 * options.fitted[1], *(int(place.split(":")[1]) for place in options.read))
     given = {"rotated": ht.rotary_position(model), "held_out": 0.05, "validation": 0.2,
-             "length": max(longest, 2 * TOKENS), "num_threads": options.threads}  # fmt: skip
+             "length": length, "num_threads": options.threads}  # fmt: skip
     for dim, dtype in FORMATS:
-        for way, effort in (("index", "medium"), ("KQ-SVD", 0)):
+        for way, effort in (("index", options.effort), ("KQ-SVD", 0)):
             begun = time.perf_counter()
             found = hf.index(passages, dim=dim, dtype=dtype, effort=effort, **given)
             print(

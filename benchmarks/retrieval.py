@@ -5,12 +5,13 @@ keys are stored in few bytes, or that attends to the keys alone that an index fi
     pip install accelerate transformers torch==2.13.0
     python benchmarks/retrieval.py --lengths 2000 --trials 2     # twenty minutes on two cores
     python benchmarks/retrieval.py --device cuda                 # minutes
+    python benchmarks/retrieval.py --fitted 10:1024              # indexes that saw short passages
 
 The model reads help topics with a sentence that tells a number, at places spread over the text,
 and is asked for it at the end. A trial counts where all its digits are the most probable tokens,
 each after those before it: what greedy decoding would answer. Copying is judged by the share of the
 tokens of a string that the model predicts when it comes a second time. Where the whole model fails
-nothing can be said of the others.
+nothing can be said of the others. Indexes are fitted to passages as long as such a text.
 """
 
 from __future__ import annotations
@@ -34,21 +35,20 @@ COPIED = 64  # tokens
 
 def methods(model, fitted, options):
     """The whole model, keys in few bytes, and ways to find as many keys as the options say."""
-    heads = capture(model, fitted)
-    of_layers = heads.layer_passages()
+    of_layers = capture(model, fitted).layer_passages()
     found = {"whole": Changed(model)}
     for size in SIZES[1:3]:
         keys = fitted_keys(model, of_layers, size, options)
         found[f"keys in {keys.bytes:.1f} bytes"] = Changed(model, found=keys)
     del of_layers
-    passages = heads.passages()
+    passages = capture(model, fitted, *options.fitted).passages()
     ways = {"best keys": finding.exact}
     for dim, dtype in INDEXES:
         for way, effort in (("index", options.effort), ("KQ-SVD", 0)):
             ways[f"{way}, d = {dim}, {dtype}"] = hf.index(
                 passages, dim=dim, dtype=dtype, effort=effort, rotated=ht.rotary_position(model),
-                length=max(2 * TOKENS, *options.lengths), held_out=0.05, validation=0.2,
-                num_threads=options.threads,
+                length=max(2 * TOKENS, options.fitted[1], *options.lengths), held_out=0.05,
+                validation=0.2, num_threads=options.threads,
             ).heads  # fmt: skip
     ways["first and last alone"] = finding.ends
     for count in options.keys:
@@ -81,7 +81,7 @@ def main():
     parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 2000, 4000, 8000])
     parser.add_argument("--keys", type=int, nargs="+", default=[64, 128, 256])
     parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--effort", default="medium", type=lambda x: int(x) if x.isdigit() else x)
+    finding.fitted_to(parser, (4, 4096))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="where PyTorch runs the model")
     parser.add_argument("--json", type=Path)

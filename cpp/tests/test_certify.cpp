@@ -713,11 +713,18 @@ struct Chosen {
     return std::sqrt(sum);
   }
 
+  // The sum of the sizes of terms.
+  double size_of(Index head, Index i, Index j) const {
+    double sum = 0;
+    for (Index p = 0; p < q.cols; ++p) sum += std::abs(double(q.at(head, i, p)) * k.at(0, j, p));
+    return sum;
+  }
+
   // A row's sums of softmaxes, with `factor` times the bound of the page on certificates around them.
   std::vector<Enclosure> sums(Index i, const std::vector<Index>& visible, double factor) const {
     const auto n = double(visible.size()), count = double(q.count);
-    const double u = 0x1p-24, gamma = double(q.cols + 9) * u;
-    std::vector<double> w(std::size_t(heads.m), 0.0);
+    const double u = 0x1p-24, gamma = double(q.cols + 4) * u;
+    std::vector<double> w(std::size_t(heads.m), 0.0), size = w;
     double q_max = 0, k_max = 0;
     for (Index h = 0; h < q.count; ++h) {
       const auto product = [&](Index j) {
@@ -727,19 +734,23 @@ struct Chosen {
       };
       double all = 0;
       for (const Index j : visible) all += std::exp(product(j));
-      for (const Index j : visible) w[std::size_t(j)] += std::exp(product(j)) / all;
+      for (const Index j : visible) {
+        w[std::size_t(j)] += std::exp(product(j)) / all;
+        size[std::size_t(j)] = std::max(size[std::size_t(j)], size_of(h, i, j));
+      }
       q_max = std::max(q_max, norm(q, h, i));
     }
     const Index valid = heads.key_lengths.empty() ? heads.m : heads.key_lengths[0];
     for (Index j = 0; j < valid; ++j) k_max = std::max(k_max, norm(k, 0, j));
     const double blocks = std::min(n, double(heads.m) / 16 + 1);
-    const double common = (gamma + 4 * u) * q_max * k_max + u * (n + 9 * blocks + 16 * std::log(n));
+    const double common =
+        (gamma + 4 * u) * q_max * k_max + u * (n + 9 * blocks + 35 + 14 * std::log(n));
     std::vector<Enclosure> ends(w.size());
     for (const Index j : visible) {
       const double x = w[std::size_t(j)];
       const double e =
-          factor * (gamma * q_max * norm(k, 0, j) + (count > 1 ? common : 0) +
-                    u * (112 + 2 * count + 20 * (std::abs(std::log(x)) + std::log(count))));
+          factor * (gamma * size[std::size_t(j)] + (count > 1 ? common : 0) +
+                    u * (66 + count + 13 * std::abs(std::log(x)) + 16 * std::log(count)));
       ends[std::size_t(j)] = {x * std::exp(-e), x * std::exp(e)};
     }
     return ends;
@@ -765,12 +776,11 @@ struct Chosen {
     }
     const auto interval = [&](Index j, double factor) {
       if (options.form == IndexForm::sum) return of_sums[factor][std::size_t(j)];
-      double score = 0, q2 = 0, k2 = 0;  // exact: whole numbers over 16
+      double score = 0;  // exact: whole numbers over 16
       for (Index p = 0; p < q.cols; ++p) {
         score += double(q.at(0, i, p)) * double(k.at(0, j, p));
-        q2 += std::pow(q.at(0, i, p), 2), k2 += std::pow(k.at(0, j, p), 2);
       }
-      const double radius = factor * double(q.cols + 9) * 0x1p-24 * std::sqrt(q2 * k2);
+      const double radius = factor * double(q.cols + 2) * 0x1p-24 * size_of(0, i, j);
       return Enclosure{score - radius, score + radius};
     };
     const auto sure = [&](double factor) {
@@ -900,7 +910,7 @@ TEST(scores_that_may_overflow_select_nothing_surely) {
   }
   std::vector<Column> columns;
   CHECK(c.judge(columns).sure[29] == 14);
-  for (float& y : c.k.data) y *= 0x1p4f;
+  for (float& y : c.k.data) y *= 0x1p6f;
   CHECK(c.judge(columns).sure[29] == 7);
   // Of sums nothing is known where products may be off by as much as a half.
   Chosen sum(30, 30, 3, 5, 2);

@@ -63,7 +63,7 @@ def logit_range(
     >>> round(logit_range(gamma=2.0, leak=0.05, distortion=0.25), 3)
     3.912
     """
-    ratio = as_number(gamma, "gamma", "be at least 1", lambda ratio: ratio >= 1)
+    ratio = as_number(gamma, "gamma", "be a number that is at least 1", lambda ratio: ratio >= 1)
     log_gamma = _LARGEST_LOG_RATIO if math.isinf(ratio) else math.log(ratio)
     limits = as_tolerances(tolerances, leak=leak, distortion=distortion)
     if limits.max_logit is not None:

@@ -31,6 +31,7 @@ COMMANDS = {
     "sparsify": ("heads", "keep the heaviest entries of a head, as a pattern"),
     "shrink": ("heads", "find a smaller head that attends as a given one does, for this input"),
     "compress": ("heads", "find maps that make a head smaller for every input"),
+    "index": ("heads", "find a small head that finds the keys of a head, for every input"),
     "selection": ("heads", "prove what rows keep with the keys that an index selects"),
     "plot": ("heads", "draw a target, a saved head, or the attention of queries and keys"),
     "sweep": ("sweeping", "fit a head for every point of a file, and keep every result"),

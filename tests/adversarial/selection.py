@@ -44,7 +44,7 @@ FAMILIES = (
     "normal", "ties", "equal keys", "zeros", "near", "cancelling", "subnormal", "tiny products",
     "float8", "int4", "large scales", "overflowing", "spread",
 )  # fmt: skip
-FORMS = {"dot": FAMILIES, "sum": (*FAMILIES, "deep", "mirrored", "many")}
+FORMS = {"dot": (*FAMILIES, "long"), "sum": (*FAMILIES, "deep", "mirrored", "many")}
 
 
 @dataclass
@@ -100,6 +100,10 @@ def numbers_of_index(rng, family: str, n: int, m: int, d: int) -> tuple[Any, Any
         q, k = np.ldexp(q, 63), np.ldexp(k, rng.integers(60, 66))
     elif family == "spread":
         k = np.ldexp(k, rng.integers(-20, 1, (m, d)))
+    elif family == "long":  # one term, to which adding others always errs in one direction
+        q = np.ones((n, 24 + 8 * d)) * rng.choice([-1, 1], (n, 1))
+        k = np.repeat(rng.choice([0.9, 1.1], (m, 1)), q.shape[1], axis=1) * 2.0**-24
+        k[:, 0] = 1 + rng.integers(0, q.shape[1] // 2, m) * 2.0**-23
     elif family == "deep":  # softmaxes that underflow
         q = q * rng.choice([20, 60, 200])
     single = (stored_numbers(np.asarray(x, float), "float32") for x in (q, k))
@@ -114,8 +118,9 @@ def mirrored(rng, family: str, heads: int, n: int, m: int, d: int) -> tuple[Any,
     """
     half = (m + 1) // 2
     q, k = rng.standard_normal((n, d)), rng.standard_normal((min(half, 6), d))
-    if family == "many":
-        equal = rng.standard_normal(d) * rng.uniform(0, 0.5)
+    if family == "many":  # of a pair each head finds another key, so that errors of sums matter
+        apart = q[0] - q[0, ::-1]
+        equal = apart * rng.uniform(1, 3) / (apart @ apart)
         k = np.vstack([k, np.broadcast_to(equal, (half - len(k), d))])
     k = np.vstack([k, k[:, ::-1]])
     q = np.stack([q if h % 2 == 0 else q[:, ::-1] for h in range(heads)])
@@ -168,7 +173,8 @@ def a_mask(rng, n: int, m: int) -> tuple[dict[str, Any], np.ndarray]:
 def a_case(rng, family: str, form: str = "dot") -> Case:
     n, m, d = (int(rng.integers(1, most)) for most in (7, 13, 6))
     if family == "many":
-        n, m = 1, int(rng.choice([rng.integers(40, 120), 1500], p=[0.92, 0.08]))
+        n, d = 1, d + 1
+        m = int(rng.choice([rng.integers(40, 120), 1500], p=[0.85, 0.15]))
     heads, dim = int(rng.integers(1, 4)), int(rng.integers(1, 5))
     dtype = str(rng.choice(DTYPES))
     size = rng.choice([0.3, 1, 1, 3, 30])
@@ -177,6 +183,7 @@ def a_case(rng, family: str, form: str = "dot") -> Case:
         Q, K = np.round(Q), np.round(K)
     Q, K = (stored_numbers(x.reshape(-1, dim), dtype).reshape(x.shape) for x in (Q, K))
     many = int(rng.integers(1, 4)) if form == "sum" else 1  # heads of the index
+    many = 2 if family == "many" else many
     if family in ("mirrored", "many"):
         small, scales = mirrored(rng, family, many, n, m, d), None
     else:
@@ -206,17 +213,34 @@ def kernels(case: Case, rng) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the least and the largest score of each pair, for each kind of kernel."""
     q, k = case.small
     if case.form == "sum":
-        for made in summed_scores.scores(q, k, case.scales, case.allowed, rng, 10):
-            yield made, made
+        yield from summed_scores.scores(q, k, case.scales, case.allowed, rng, 10)
         return
-    yield from float32_results.results(q, k, 1.0, powers_of_two=False)
+    yield from products(q, k, rng)
     if case.scales is None:
         return
     of_q, of_k = (np.float32(x) for x in case.scales)
-    for low, high in float32_results.results(q / case.scales[0], k / case.scales[1], 1.0, False):
+    for low, high in products(q / case.scales[0], k / case.scales[1], rng):
         yield low * of_k.T, high * of_k.T
         yield low * of_k.T * of_q, high * of_k.T * of_q
         yield low * (of_k.T * of_q), high * (of_k.T * of_q)
+
+
+def products(q: np.ndarray, k: np.ndarray, rng) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the least and the largest products in more orders, subnormals kept and flushed.
+
+    Partial sums are largest in the order of the terms of one product.
+    """
+    d = q.shape[1]
+    order = np.argsort(q[0] * k[0])
+    orders = [order, order[::-1], rng.permutation(d), rng.permutation(d)]
+    found = []
+    for order in orders if d > 2 else orders[:1]:
+        each = float32_results.results(q[:, order], k[:, order], 1.0, powers_of_two=False)
+        found.append((each[0], each[-1]))
+    return [
+        (np.min([low for low, _ in kind], axis=0), np.max([high for _, high in kind], axis=0))
+        for kind in zip(*found, strict=True)
+    ]
 
 
 def kept_and_free(case: Case, i: int) -> tuple[list[int], list[int]]:
@@ -245,26 +269,36 @@ def weights(case: Case) -> tuple[list[list[list[Any]]], list[Any]]:
     return found, [mpmath.mpf(0) if sink is None else mpmath.exp(mpmath.mpf(sink))] * len(case.Q)
 
 
-def selections(low: np.ndarray, high: np.ndarray, free: list[int], budget: int, w: list[Any]):
-    """Yield the keys that a kernel may select in a row, by extreme scores, with ties either way.
+def selections(
+    low: np.ndarray, high: np.ndarray, free: list[int], budget: int, w: list[Any], sure: set[int]
+) -> Iterator[list[int]]:
+    """Yield free keys that a kernel may select in a row, the lightest and the heaviest of these.
 
-    NaN may be anywhere. Where `low` is `high` itself these are the scores of one kernel.
+    Every score may be its least or its largest; NaN may be anywhere, and a comparison with it may
+    select nothing. With t the least score of a
+    selected key, a key whose score is larger is selected, and of those that may have t any are.
+    Then the selections that leave out a key called sure, which is as badly off as it may be.
     """
-    is_one = low is high
+    if len(free) <= budget:
+        yield free
+        return
+    if np.isnan([low[free], high[free]]).any():
+        yield []
     low, high = (np.where(np.isnan(x), bad, x) for x, bad in ((low, -np.inf), (high, np.inf)))
     light = sorted(free, key=lambda j: w[j])
-    for order in (light, light[::-1]):
-        place = {j: at for at, j in enumerate(order)}
-        half = len(order) // 2
-        for scores in (low, high) if is_one else (
-            low, high,
-            np.where([place.get(j, 0) < half for j in range(len(low))], high, low),
-        ):  # fmt: skip
-            yield sorted(order, key=lambda j: -scores[j])[:budget]
-        # One key as badly off as it may be.
-        for key in [] if is_one else order[half:]:
-            scores = np.where(np.arange(len(low)) == key, low, high)
-            yield sorted(order, key=lambda j: (-scores[j], j == key))[:budget]
+    best = sorted(free, key=lambda j: -high[j])
+    least = sorted((low[j] for j in free), reverse=True)[budget]
+    ends = sorted({high[j] for j in free if least <= high[j] <= high[best[budget - 1]]})
+    for t in ends[:: max(1, len(ends) // 20)]:
+        above = [j for j in light if low[j] > t]
+        some = [j for j in light if low[j] <= t <= high[j]]
+        more = budget - len(above)
+        yield above + some[:more]
+        yield above + some[len(some) - more :]
+    for key in sure.intersection(free):
+        others = [j for j in best[: budget + 1] if j != key][:budget]
+        if high[others[-1]] >= low[key]:
+            yield others
 
 
 # Judging -----------------------------------------------------------------------------------
@@ -338,7 +372,7 @@ def judge_rows(case: Case, c: Any, mass: float, rng, tally: Tally) -> None:
             total = mpmath.fsum(w[j] for j in (*kept, *free)) + sink
             sets = set()
             for low, high in known:
-                for one in selections(low[i], high[i], free, budget, w):
+                for one in selections(low[i], high[i], free, budget, w, sure):
                     sets.add(frozenset((*kept, *one)))
             masses = []
             for one in sets:
@@ -383,7 +417,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=5000, help="of two calls each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--form", choices=FORMS, default="dot")
-    parser.add_argument("--family", choices=FORMS["sum"], action="append")
+    parser.add_argument("--family", choices={*FORMS["dot"], *FORMS["sum"]}, action="append")
     arguments = parser.parse_args()
     begun = time.monotonic()
     families = tuple(arguments.family or ())

@@ -4,8 +4,8 @@ A score is log sum_h softmax_j(q_h . k_j). Kernels differ in how they find the l
 of a head (any order, blocks of 16 keys with a rescaled sum), in what they compute of it
 (``KINDS``), in the base of their exponentials, and in whether subnormal numbers are flushed.
 Exponentials, quotients and logarithms are as wrong as the certificate allows, and half of the
-products, and some sums, as wrong as a bound for any order of summation, in directions that a call
-draws: per head for the sums, and per key for the rest.
+products, and some sums, as wrong as a bound for any order of summation: the sums in directions that
+a call draws, and the rest in either direction, key by key.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Arithmetic:
     def log_sum(self, x: np.ndarray, order: str, sign: float, rng: np.random.Generator) -> Any:
         """The shift of a head, the sum of exponentials of its products, and its logarithm."""
         if order != "blocks":
-            shift = x.max()
+            # A product with log2(e) may be rounded here, and in the differences not.
+            shift = np.float32(float(x.max()) * (1 + rng.choice([-2, 0, 2]) * UNIT))
             terms = self.exp(x - shift, sign)
             if order == "worst":
                 total = np.float32(terms.astype(float).sum() * (1 + 0.9 * len(x) * UNIT * sign))
@@ -78,35 +79,42 @@ class Arithmetic:
 
 
 def scores_of_row(
-    x: np.ndarray, of_sums: np.ndarray, sign: np.ndarray, kind: str, rng: np.random.Generator
-) -> np.ndarray:
-    """The scores of the keys of one row, from products of shape (heads, keys) in float32.
+    low: np.ndarray, high: np.ndarray, of_sums: np.ndarray, kind: str, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest scores of the keys of one row, from the least and largest products.
 
-    `of_sums` are the products that the sums are made of, and `sign` says for each key whether its
-    operations are wrong upwards or downwards.
+    Products have shape (heads, keys) and are in float32; `of_sums` are those that the sums are made
+    of. The operations for one key are wrong in one direction.
     """
     a = Arithmetic(bool(rng.random() < 0.5), bool(rng.random() < 0.3))
+    orders = ORDERS if rng.random() < 0.5 else ("worst",)
     shifts, sums, logs = zip(
-        *(a.log_sum(row, str(rng.choice(ORDERS)), rng.choice([-1, 0, 1]), rng) for row in of_sums),
+        *(a.log_sum(row, str(rng.choice(orders)), rng.choice([-1, 1]), rng) for row in of_sums),
         strict=True,
     )
     shift, log = np.float32(shifts)[:, None], np.float32(logs)[:, None]
-    if kind in ("log of logs", "two differences"):
-        y = x - (shift + log) if kind == "log of logs" else (x - shift) - log
-        most = y.max(axis=0)
-        terms = [a.exp(row, sign) for row in y - most]
-        return np.float32(most + a.log(_sum_of(a, terms), sign))
-    if kind == "stored sums":
-        terms = [a.exp(row, sign) for row in x - (shift + log)]
-    else:
-        terms = [
-            a.quotient(a.exp(row, sign), s, sign)
-            for row, s in zip(x - shift, sums, strict=True)
-        ]  # fmt: skip
-    score = _sum_of(a, terms[:: rng.choice([-1, 1])])
-    if kind == "log of quotients":
-        return a.log(score, sign)
-    return a.quotient(score, len(x), 0) if kind == "mean" else score
+    step = rng.choice([-1, 1])
+
+    def scores_of(x: np.ndarray, sign: int) -> np.ndarray:
+        if kind in ("log of logs", "two differences"):
+            y = x - (shift + log) if kind == "log of logs" else (x - shift) - log
+            most = y.max(axis=0)
+            terms = [a.exp(row, sign) for row in y - most]
+            return np.float32(most + a.log(_sum_of(a, terms), sign))
+        if kind == "stored sums":
+            terms = [a.exp(row, sign) for row in x - (shift + log)]
+        else:
+            terms = [
+                a.quotient(a.exp(row, sign), s, sign)
+                for row, s in zip(x - shift, sums, strict=True)
+            ]  # fmt: skip
+        score = _sum_of(a, terms[::step])
+        if kind == "log of quotients":
+            return a.log(score, sign)
+        return a.quotient(score, len(x), 0) if kind == "mean" else score
+
+    ends = scores_of(low, -1), scores_of(high, 1)
+    return np.minimum(*ends), np.maximum(*ends)
 
 
 def _sum_of(a: Arithmetic, terms: list[np.ndarray]) -> np.ndarray:
@@ -119,8 +127,8 @@ def _sum_of(a: Arithmetic, terms: list[np.ndarray]) -> np.ndarray:
 def scores(
     q: np.ndarray, k: np.ndarray, scales: Any, allowed: np.ndarray, rng: np.random.Generator,
     count: int,
-) -> Iterator[np.ndarray]:  # fmt: skip
-    """Yield the scores (rows, keys) of `count` kernels; -inf where a key is not allowed.
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:  # fmt: skip
+    """Yield the least and the largest scores (rows, keys) of `count` kernels; -inf where masked.
 
     q has shape (heads, rows, d); `scales` are those of stored numbers, which kernels may multiply
     in last, or None.
@@ -132,24 +140,21 @@ def scores(
             for low, high in results(one / scale, k / of_k, 1.0, False):
                 found.append((low * of_k.T * scale, high * of_k.T * scale))
     exact = q @ k.T
-    norms = (np.sqrt((x**2).sum(axis=-1)) for x in (q, k))
-    off = (q.shape[-1] + 7) * UNIT * next(norms)[:, :, None] * next(norms)
+    sizes = np.abs(q) @ np.abs(k).T
+    # Two roundings of each term, and others of partial sums, which terms of one sign bound.
+    off = UNIT * (2 * sizes + (q.shape[-1] - 1) * (sizes + np.abs(exact)) / 2)
     for _ in range(count):
         ends = [found[rng.integers(len(found))] for found in each]
         low, high = (np.stack(side) for side in zip(*ends, strict=True))
         if rng.random() < 0.5:
             low, high = (np.asarray(exact + side * off, np.float32) for side in (-1, 1))
-        made = np.full(allowed.shape, -np.inf)
+        made = np.full((2, *allowed.shape), -np.inf)
         kind = str(rng.choice(KINDS))
         for i, seen in enumerate(allowed):
             if not seen.any():
                 continue
-            m = int(seen.sum())
-            sign = rng.choice([-1, 1], m)
-            if rng.random() < 0.5:  # one key against the others
-                sign = np.where(np.arange(m) == rng.integers(m), 1, -1) * rng.choice([-1, 1])
-            x = np.where(sign < 0, low[:, i, seen], high[:, i, seen])
+            of_row = low[:, i, seen], high[:, i, seen]
             side = rng.random(len(q)) < 0.5
-            of_sums = np.where(side[:, None], low[:, i, seen], high[:, i, seen])
-            made[i, seen] = scores_of_row(x, of_sums, sign, kind, rng)
-        yield made
+            of_sums = np.where(side[:, None], *of_row)
+            made[:, i, seen] = scores_of_row(*of_row, of_sums, kind, rng)
+        yield made[0], made[1]

@@ -5,7 +5,7 @@ import pytest
 from tests.adversarial.selection import FORMS, LIES, attack
 
 HARD = {
-    "dot": {"overflowing", "near", "cancelling", "subnormal", "tiny products"},
+    "dot": {"overflowing", "near", "cancelling", "subnormal", "tiny products", "long"},
     "sum": {"near", "cancelling", "subnormal", "tiny products", "deep", "mirrored"},
 }
 """Scores that overflow, that flushing moves, or that differ in their last digits: not decided."""
@@ -21,11 +21,11 @@ def test_no_certificate_of_a_selection_lies(form: str, family: str) -> None:
     assert {kind: counts[kind] for kind in LIES if counts[kind]} == {}, found.lies
     assert counts["cases"] == cases
     assert counts["holds"] > cases
-    assert counts["fails"] > cases / (4 if form == "dot" else 5)
+    assert counts["fails"] > cases / (4 if form == "dot" else 12)
     # Of "many" keys most are as close as the bound is; at large scales nothing is known of sums.
-    most = 0.25 if family in HARD[form] else 0.03
+    most = 0.15 if family in HARD[form] else 0.01 if form == "dot" else 0.03
     if form == "sum" and family in ("many", "large scales", "overflowing"):
-        most = 0.6
+        most = 0.4
     assert counts["missed"] <= most * counts["away"]
 
 

@@ -1,4 +1,4 @@
-"""`headfit describe`, `shrink`, `compress`, `selection` and `plot`: heads in files."""
+"""`headfit describe`, `shrink`, `compress`, `index`, `selection` and `plot`: heads in files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def bad(outcome: tuple[int, str, str], *words: str) -> None:
         assert word in err
 
 
-@pytest.mark.parametrize("command", ["describe", "shrink", "compress", "selection", "plot", "plan"])
+@pytest.mark.parametrize(
+    "command", ["describe", "shrink", "compress", "index", "selection", "plot", "plan"]
+)
 def test_every_help_has_examples(command, run):
     status, out, err = run(command, "--help")
     assert (status, err) == (0, "")
@@ -185,6 +187,11 @@ def test_shrink_that_is_not_close_enough_ends_with_1(run):
         ("compress heads.npz --dim 2 --held-out 2 -o s.npz", "held_out"),
         ("compress A.npz --dim 2 -o s.npz", "must hold Q and K"),
         ("compress heads.npz --dim 2 -o s.doc", "must end in .npz or .safetensors"),
+        ("index one.npz --dim 2 -o s.npz", "passages must have"),
+        ("index passages.npz --dim 2 --mass 0.9 -o s.npz", "dim must not be given beside mass"),
+        ("index passages.npz --keys 8 -o s.npz", "keys must"),
+        ("index passages.npz --length 99 -o s.npz", "length must go with rotary positions"),
+        ("index head.npz --dim 2 -o s.npz", "must hold Q and K; it holds a saved head"),
     ],
 )
 def test_bad_input_is_named_on_one_line(line, words, run):
@@ -216,6 +223,33 @@ def test_compress_writes_maps(run):
     assert figures["tv_mean"] == expected.tv_mean
     assert "P_q" not in figures
     bad(run("info", "maps.npz"), "it holds P_q, P_k, the maps of a compressed head")
+
+
+# index
+
+
+def test_index_writes_what_selection_reads(run):
+    queries, keys = queries_and_keys(6, 2)["Q"], queries_and_keys(6)["K"]
+    seen = np.arange(N) < np.array([N, N - 3, N, N, N - 1, N])[:, None]
+    np.savez("passages.npz", Q=queries, K=keys, key_mask=seen)
+    line = ["index", "passages.npz", "--mask", "causal", "--dim", 3, "--keys", 8, "--window", 2]
+    line += ["--first", 1, "--effort", 3, "--rotated", "rope-half", "--length", 50]
+    status, out, err = run(*line, "-o", "index.npz")
+    passages = [
+        hf.Attention(q, k, mask="causal", key_mask=own)
+        for q, k, own in zip(queries, keys, seen, strict=True)
+    ]
+    own = {"dim": 3, "keys": 8, "window": 2, "first": 1, "effort": 3, "length": 50}
+    expected = hf.index(passages, **own, rotated="rope-half", num_threads=1)
+    assert (status, err) == (0, "")
+    assert out.startswith("index.npz: Index(")
+    found = hf.results.Index.load("index.npz")
+    np.testing.assert_array_equal(found.P_k, expected.P_k)
+    np.testing.assert_array_equal(found.P_q, expected.P_q)
+    assert json.loads(run(*line, "-o", "x.safetensors", "--json")[1])["dim"] == 3
+    np.savez("group.npz", Q=queries[0], K=keys[0])
+    line = ("selection", "group.npz", "--index", "x.safetensors", "--mask", "causal")
+    assert run(*line, "--mass", 0.01)[0] == 0
 
 
 # selection

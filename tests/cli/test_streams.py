@@ -191,6 +191,7 @@ def test_no_copy_is_left_behind(run, monkeypatch, tmp_path):
         "shrink head.npz --dim 2 -o X.npz",
         "shrink head.npz --dim 2 -o small.npz --plot X.svg",
         "compress passages.npz --dim 2 -o X.npz",
+        "index passages.npz --keys 5 --window 2 --first 1 --dim 2 -o X.npz",
         "plot A.npz -o X.svg",
     ],
 )

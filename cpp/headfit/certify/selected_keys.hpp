@@ -15,6 +15,10 @@
 //
 // So two order statistics of each row decide, and neither equal scores nor equal keys need care: their
 // intervals overlap. With at most b free keys all are selected.
+//
+// This is done twice. B is all sure keys and some of the possible ones, which have no smaller scores
+// than the other possible ones. So the same holds of the possible keys alone, with as many to select as
+// are left, and intervals that take longer to find.
 #pragma once
 
 #include <algorithm>
@@ -37,34 +41,78 @@ struct ChoiceCounts {
   Index open() const { return selected - sure; }  // that are selected among the possible ones
 };
 
-// What a score that is computed in double may differ from that of a kernel in float32: by at most
-// per_norm * ||k|| + constant for a key k. See `score_error`.
-struct ScoreError {
-  double per_norm;
-  double constant;
+// The sums of the positive and of the negative terms of a product, both without their sign.
+struct Terms {
+  double plus, minus;
 
-  Enclosure of(double score, double k_norm) const {
-    const double radius = per_norm * k_norm + constant;
-    return {score - radius, score + radius};
+  template <class Row>
+  static Terms of(const Row& q, const Row& k) {
+    const auto terms = q.cwiseProduct(k);
+    return {terms.cwiseMax(0.0).sum(), -terms.cwiseMin(0.0).sum()};
   }
 };
 
-// The bound of the kernel, as `float32_kernels_radius` states it for the scale 1: d + 9 roundings, where
-// a kernel that multiplies the scales of stored numbers into the score has d + 2 at most. To it comes
-// the bound of the product in double, and what is lost where the ends of an interval are computed:
-// half a unit in the last place of the score, which is at most (1 + gamma) ||q|| ||k||, and of the
-// radius. The factors in front are larger than all roundings of this formula. Infinite where a
-// kernel may overflow.
-inline ScoreError score_error(Index depth, double q_norm, double k_norm_max) {
-  if (!(float32_kernels_radius(1, depth, q_norm, k_norm_max) < no_bound)) return {0, no_bound};
+// What a score that is computed in double may differ from that of a kernel in float32, for a key whose
+// terms have sizes that add up to `size`, or less. See `score_error`.
+struct ScoreError {
+  double of_size, of_score, lost;
+
+  double radius(double size, double score) const {
+    return of_size * size + of_score * std::abs(score) + lost;
+  }
+  double radius(const Terms& x) const { return radius(x.plus + x.minus, x.plus - x.minus); }
+  Enclosure of(double score, double size) const {
+    const double off = radius(size, score);
+    return {score - off, score + off};
+  }
+  // What is flushed to zero leaves some terms out, which does not exceed the others.
+  Enclosure of(double score, const Terms& x) const {
+    const Enclosure ends = of(score, x.plus + x.minus);
+    const auto most = [&](double sum) { return sum * (1 + of_size + of_score) + 0x1p-24 * lost; };
+    return {std::max(ends.lo, -most(x.minus)), std::min(ends.hi, most(x.plus))};
+  }
+};
+
+// The bound of kernels that compute a product s in float32, in any order, with fused multiply-adds or
+// not, from the rows themselves, or from stored numbers that times a scale are the row: then the scales
+// are multiplied into the sum one after the other.
+//
+// Let u = 2^-24 and gamma_m = m u / (1 - m u). Terms p_i pass t = 1 rounding, or 3 where a factor log2(e) and
+// its own rounding come to them; d - 1 partial sums are rounded, and 2 products with scales: m = t + d + 1
+// in all, so that with S = sum_i |p_i| a partial sum is wrong by at most gamma_m S (Higham, 3.1). The
+// exact one is at most M = (S + |s|) / 2, the larger one of the sums of positive and of negative terms. A
+// rounding is wrong by at most u of its result, so that the sum is wrong by at most
+// gamma_t S + (d - 1) u (M + gamma_m S), and the score, with gamma_2 (|s| + gamma_m S) for the scales, by
+//   u (t + (d - 1) / 2) S + u (2 + (d - 1) / 2) |s| + 2 gamma_m^2 S.
+//
+// With T = 2^-126, less than T is lost where an input or a result is flushed to zero: of the rows
+// themselves T sum_i (|q_i| + |k_i|) <= T sqrt(d) (||q|| + ||k||) with the inputs, and T with each of d
+// products and d - 1 sums. A scale is at most the norm of its row if the largest stored number is at
+// least 1, and neither a scale nor a product of two is flushed. If one is multiplied in last, T with its product, and at most T (2 d - 1 + sqrt(d)) times
+// that norm before it. Products of two stored numbers do not underflow. In all it is less than
+// T d (2 + 3 (||q|| + ||k||)), times 1 + gamma for later roundings. A factor log2(e) in a row loses
+// T sqrt(d) times the other norm, which 2 d - 1 + 2 sqrt(d) <= 3 d leaves room for. Where subnormal
+// numbers are kept the same holds with 2^-150 in the place of T.
+//
+// No partial sum exceeds (1 + gamma) ||q|| ||k||; where that may overflow, the bound is infinite. So it
+// is where a scale that is multiplied in last may leave sums too large, of stored numbers below 2^16.
+//
+// To the bound comes that of the product in double, and what is lost where the ends of an interval
+// are computed: half a unit in the last place of the score and of the radius. The other factors are
+// larger than all roundings of these formulas, of S and of |s|.
+inline ScoreError score_error(Index depth, int roundings, double q_norm, double k_norm_max) {
   constexpr double epsilon = std::numeric_limits<double>::epsilon();
-  constexpr double least = static_cast<double>(std::numeric_limits<float>::min());
-  const double d = static_cast<double>(depth);
+  constexpr double unit = 0x1p-24, least = 0x1p-126;
+  const double d = static_cast<double>(depth), norms = q_norm + k_norm_max;
+  const double gamma = gamma_above<float>(d + roundings + 1);
+  if (!(product_above(1 + gamma, q_norm, k_norm_max) < 0x1.fp127 && norms < 0x1p96)) {
+    return {0, 0, no_bound};
+  }
   const DotBound own = DotBound::of<double>(depth, depth + 2);
-  const double relative = gamma_above<float>(d + 9) + own.relative + 8 * epsilon;
-  const double absolute = 32 * d * least * (1 + q_norm + k_norm_max);  // own.absolute is far less
-  return {relative * q_norm * (1 + 16 * epsilon),
-          (absolute + own.absolute * (1 + k_norm_max)) * (1 + 16 * epsilon)};
+  const double sums = (d - 1) / 2, room = 1 + (d + 32) * epsilon;
+  const double lost = least * d * (2 + 3 * norms) * (1 + gamma);
+  return {(unit * (roundings + sums) + 2 * gamma * gamma + 2 * own.relative + 8 * epsilon) * room,
+          unit * (2 + sums) * room, (lost + own.absolute * (1 + k_norm_max)) * room};
 }
 
 // Each thread has an object of its own.
@@ -73,12 +121,13 @@ class SelectedKeys {
   explicit SelectedKeys(const SelectionOptions& options) : options_(options) {}
 
   // Chooses among the keys of a row at a position. x[c] is the score of the key at place(c), rising,
-  // -inf where it is masked; ends(c) encloses what a kernel computes, infinite where that may overflow.
-  template <class Place, class Ends>
+  // -inf where it is masked; ends(c) encloses what a kernel computes, infinite where that may overflow,
+  // and closer(c) does so better.
+  template <class Place, class Ends, class Closer>
   ChoiceCounts choose(const double* x, Index count, Index position, const Place& place,
-                      const Ends& ends, Choice* to) {
+                      const Ends& ends, const Closer& closer, Choice* to) {
     ChoiceCounts counts;
-    at_.clear(), lower_.clear(), upper_.clear();
+    at_.clear();
     Index seen = 0;
     for (Index c = 0; c < count; ++c) {
       if (x[c] == -no_bound) {
@@ -91,23 +140,36 @@ class SelectedKeys {
         ++counts.sure;
         continue;
       }
-      const Enclosure score = ends(c);
       at_.push_back(c);
-      counts.may_overflow |= !(score.hi < no_bound);
-      lower_.push_back(score.lo);
-      upper_.push_back(score.hi);
     }
-    choose_free(to, counts);
+    counts.may_overflow = !enclose(ends);
+    counts.selected = counts.sure + std::min(std::ssize(at_), options_.budget());
+    choose_free(options_.budget(), to, counts);
+    if (counts.open() == 0 || counts.may_overflow) return counts;
+    std::erase_if(at_, [&](Index c) { return to[c] != Choice::possible; });
+    enclose(closer);
+    choose_free(counts.open(), to, counts);
     return counts;
   }
 
  private:
-  void choose_free(Choice* to, ChoiceCounts& counts) {
-    const auto free = static_cast<Index>(at_.size()), budget = options_.budget();
-    counts.selected = counts.sure + std::min(free, budget);
-    if (free <= budget) {
+  // Finds the ends of all scores; whether none may overflow.
+  template <class Ends>
+  bool enclose(const Ends& ends) {
+    lower_.resize(at_.size()), upper_.resize(at_.size());
+    bool is_finite = true;
+    for (std::size_t f = 0; f < at_.size(); ++f) {
+      const Enclosure score = ends(at_[f]);
+      lower_[f] = score.lo, upper_[f] = score.hi;
+      is_finite &= score.hi < no_bound;
+    }
+    return is_finite;
+  }
+
+  void choose_free(Index budget, Choice* to, ChoiceCounts& counts) {
+    if (std::ssize(at_) <= budget) {
       for (const Index c : at_) to[c] = Choice::sure;
-      counts.sure += free;
+      counts.sure += std::ssize(at_);
       return;
     }
     const double next_upper = largest(upper_, budget), last_lower = largest(lower_, budget - 1);

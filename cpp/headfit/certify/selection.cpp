@@ -61,6 +61,7 @@ class SelectionFold : public WholeRows<double> {
         all_(selection),
         reader_(std::make_unique<LogitReader<T>>(pass.heads, pass.keys)),
         queries_(pass.heads.q),
+        index_keys_(pass.streamed().k),
         chosen_(selection.options) {
     for (const LogitSource<double>& head : pass.index) {
       index_queries_.emplace_back(head.q);
@@ -149,15 +150,37 @@ class SelectionFold : public WholeRows<double> {
     for (HeadRows<double>& queries : index_queries_) {
       q_norm = std::max(q_norm, norm_above(queries.row(0, row)));
     }
-    const auto choose_by = [&](const auto& error) {
-      return chosen_.choose(scores, count, row + cols - index.q.rows, place, [&](Index c) {
-        return error.of(scores[c], all_.key_norms[place(c)]);
-      }, to);
+    const auto terms = [&](Index c, HeadRows<double>& queries) {
+      return detail::Terms::of(queries.row(0, row), index_keys_.row(0, place(c)));
     };
-    const ChoiceCounts counts =
-        is_sum() ? choose_by(detail::SumError::of(index.q.cols, index_heads(), q_norm,
-                                                  all_.key_norm_max, seen, cols))
-                 : choose_by(detail::score_error(index.q.cols, q_norm, all_.key_norm_max));
+    const detail::ScoreError products =
+        detail::score_error(index.q.cols, is_sum() ? 3 : 1, q_norm, all_.key_norm_max);
+    // Copies, which stay in registers.
+    const auto size = [=, norms = all_.key_norms.data()](Index c) {
+      return q_norm * norms[place(c)];
+    };
+    const auto choose_by = [&](const auto& ends, const auto& closer) {
+      return chosen_.choose(scores, count, row + cols - index.q.rows, place, ends, closer, to);
+    };
+    ChoiceCounts counts;
+    if (is_sum()) {
+      const auto error =
+          detail::SumError::of(products, index_heads(), q_norm * all_.key_norm_max, seen, cols);
+      const auto radius = [&](Index c) {
+        double most = 0;
+        for (HeadRows<double>& queries : index_queries_) {
+          most = std::max(most, products.radius(terms(c, queries)));
+        }
+        return most;
+      };
+      counts = choose_by([&](Index c) {
+        return error.of(scores[c], products.radius(size(c), size(c)));
+      }, [&](Index c) { return error.of(scores[c], error.is_known() ? radius(c) : 0); });
+    } else {
+      counts = choose_by([=](Index c) { return products.of(scores[c], size(c)); }, [&](Index c) {
+        return products.of(scores[c], terms(c, index_queries_.front()));
+      });
+    }
     all_.out.sure[static_cast<std::size_t>(row)] = counts.sure;
     all_.out.selected[static_cast<std::size_t>(row)] = counts.selected;
     if (all_.columns) {
@@ -223,6 +246,7 @@ class SelectionFold : public WholeRows<double> {
   Selection& all_;
   std::unique_ptr<LogitReader<T>> reader_;  // it cannot be moved
   HeadRows<T> queries_;
+  HeadRows<double> index_keys_;
   std::vector<HeadRows<double>> index_queries_;  // of each query head of the index
   std::vector<std::unique_ptr<LogitReader<double>>> index_readers_;
   detail::SelectedKeys chosen_;

@@ -98,12 +98,12 @@ class LogitOptions:
             sinks = frozen(arrays.as_float_array(sinks, "sinks", ndim=0).astype(np.float64))
         if mask is not None and not isinstance(mask, (str, tuple)):
             mask = frozen_mask(mask) if arrays.is_sparse(mask) else as_allowed(mask)
+        if lengths is not None:
+            lengths = np.array(arrays.as_array(lengths, "key_lengths"))
         return replace(
             self,
             mask=mask,
-            key_lengths=None
-            if lengths is None
-            else np.array(arrays.as_array(lengths, "key_lengths")),
+            key_lengths=lengths,
             key_mask=None if keys is None else frozen(as_key_mask(keys)),
             sinks=sinks,
         )

@@ -80,9 +80,9 @@ class AttentionStats(Figures, Shown):
                 "largest weight": f"{np.median(self.max_weight):.3g}",
                 "effective support": f"{np.median(self.effective_support):.3g} keys",
             }
-        for i, share in enumerate(self.shares if self.entropy.size else ()):
-            keys = np.median(self.keys_for_share[..., i])
-            facts[f"{share:.0%} of the mass in"] = f"{keys:g} keys"
+            for i, share in enumerate(self.shares):
+                keys = np.median(self.keys_for_share[..., i])
+                facts[f"{share:.0%} of the mass in"] = f"{keys:g} keys"
         return facts
 
 

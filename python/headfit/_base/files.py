@@ -163,7 +163,7 @@ def with_suffix(path: Any, name: str, suffixes: Sequence[str] = FORMATS) -> Path
     """Return the path of a file whose name ends in one of these."""
     file = Path(as_path(path, name))
     if file.suffix not in suffixes:
-        raise InputError(f"{name} must end in {' or '.join(suffixes)}; got {file}")
+        raise InputError(f"{name} must end in {' or '.join(suffixes)}; got {os.fspath(path)}")
     return file
 
 

@@ -120,7 +120,7 @@ def check_same_position(given: Attention, position: Any, place: str = "") -> Non
 def write(path: Any, result: Result, tensors: Arrays, about: dict[str, Any]) -> None:
     """Write tensors and fields of a result to a file."""
     known = {"is": type(result).__name__, **about}
-    text = json.dumps(known, default=lambda x: x.tolist() if hasattr(x, "tolist") else vars(x))
+    text = json.dumps(known, default=lambda x: x.tolist() if isinstance(x, np.ndarray) else vars(x))
     write_head(path, tensors, text, "float32")
 
 

@@ -155,7 +155,8 @@ def info(call: Call) -> Outcome:
         config = hf.show_config()
         return Outcome(vars(config), str(config))
     file = call.pop("file")
-    known = read(file, "file", "a target", *(() if call else ("a saved head",)), **call)
+    kinds = ("a target",) if call else ("a target", "a saved head")
+    known = read(file, "file", *kinds, **call)
     if isinstance(known, hf.Target):
         proved = hf.bounds.projection_dim(known.n, known.per_row, known.gamma)
         more = f"\nsize proved to suffice for {hf.Tolerances()}: {proved}"
@@ -196,7 +197,7 @@ def _read_files(call: Call) -> None:
     for name in call.keys() & _FILES.keys():
         path = call[name]
         if name == "tokens":
-            text = read_file(lambda file: file.read().decode(), path, name, "is no UTF-8 text")
+            text = read_file(lambda file: file.read().decode(), path, name, "is no text in UTF-8")
             by_word = call.pop("by", "word") == "word"
             call[name] = text.split() if by_word else list(text.removesuffix("\n"))
         elif name == "points" or (name == "mask" and path.suffix == ".npy"):

@@ -1,4 +1,4 @@
-"""`headfit describe`, `sparsify`, `shrink`, `compress`, `selection` and `plot`: heads in files."""
+"""`headfit describe`, `sparsify`, `shrink`, `compress`, `index`, `selection` and `plot`."""
 
 from functools import partial
 from pathlib import Path
@@ -7,10 +7,12 @@ import numpy as np
 
 import headfit as hf
 from headfit._attention.head_table import ModelTable
+from headfit._attention.logits import LogitOptions
 from headfit._base.display import named
 from headfit._base.files import FORMATS, save_arrays
 from headfit._cli import files
-from headfit._cli.command import Call, Outcome, command, option, options_of, outcome
+from headfit._cli.command import BY_NAME, Call, Outcome, command, option, options_of, outcome
+from headfit._compress.passages import attentions_of
 from headfit.errors import InputError
 
 
@@ -77,9 +79,14 @@ def shrink(call: Call) -> Outcome:
     return outcome(file, small, small.reached)
 
 
+PASSAGES = option(
+    "file", metavar="FILE", type=Path, help=".npz with Q and K of shape (passages, n, D); "
+    "query heads that share keys have Q of shape (passages, heads, n, D)"
+)  # fmt: skip
+
+
 @command(
-    option("file", metavar="FILE", type=Path, help=".npz with Q and K of shape (passages, n, D); "
-           "query heads that share keys have Q of shape (passages, heads, n, D)"),
+    PASSAGES,
     files.LOGITS,
     option("-o", "--output", suffixes=FORMATS, required=True, metavar="MAPS",
            help="the maps P_q and P_k, .npz or .safetensors, or -"),
@@ -102,13 +109,41 @@ def compress(call: Call) -> Outcome:
     return outcome(file, maps, maps.reached)
 
 
+@command(
+    PASSAGES,
+    files.LOGITS,
+    option("-o", "--output", suffixes=FORMATS, required=True, metavar="INDEX",
+           help="the index, .npz or .safetensors, or -"),
+    options_of(
+        hf.index,
+        "dim mass keys window first dtype form rotated length held_out validation effort rng "
+        "num_threads",
+        rotated=BY_NAME["position"] | {"choices": ("rope", "rope-half"),
+                                       "help": "positions that are part of Q and K already"},
+    ),
+)  # fmt: skip
+def index(call: Call) -> Outcome:
+    """Find a few numbers of each key by which a head's keys are found, from several passages.
+
+    headfit index passages.npz --mask causal --dim 16 --dtype int4 -o index.npz
+    headfit index passages.npz --mask causal --mass 0.97 --keys 128 -o index.safetensors
+    """
+    file = call.pop("output")
+    given = files.logit_arguments(files.read(call.pop("file"), "file", "Q and K"), call)
+    queries, keys = given.pop("Q"), given.pop("K")
+    call.say("fitting an index")
+    found = hf.index(attentions_of(queries, keys, LogitOptions(**given)), **call)
+    call.files.write(file, found.save)
+    return outcome(file, found)
+
+
 ROWS = ("row_mass", "row_most", "row_status", "sure", "selected")
 
 
 @command(
     files.HEADS,
     option("--index", type=Path, required=True, metavar="INDEX",
-           help="an index of a key head that hf.index(...).save wrote, .npz or .safetensors"),
+           help="an index of a key head, as headfit index writes it: .npz or .safetensors"),
     option("-o", "--output", suffixes=(".npz",), metavar="ROWS",
            help=f"{', '.join(ROWS)} of the certificate, .npz, or -"),
     options_of(

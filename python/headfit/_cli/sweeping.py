@@ -75,7 +75,7 @@ def read_sweep_file(path: str) -> dict[str, Any]:
 
     An error names the file, the table and the key.
     """
-    said = read_file(tomllib.load, path, "file", "is no file of a sweep, in TOML")
+    said = read_file(tomllib.load, path, "file", "is no sweep in TOML")
     with input_errors(path, InputError):
         for key in said:
             if key not in KEYS:

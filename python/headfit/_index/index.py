@@ -74,9 +74,10 @@ def index(
     keys : int, default 64
         How many keys a row attends to, with those that are kept anyway. Only the choice of a size
         and what is reported depend on it.
-    window, first : int, default 32 and 4
-        What every row attends to anyway: its own token and those before it, `window` in all; and
-        the first keys that it sees.
+    window : int, default 32
+        Every row attends to this many tokens up to its own anyway.
+    first : int, default 4
+        Every row attends to this many of the first keys that it sees anyway.
     dtype : str
         In which mapped queries and keys are stored: "float32", "float16", "bfloat16",
         "float8_e4m3fn", "int8" or "int4". The last three have a scale for each key, in bfloat16.
@@ -134,7 +135,8 @@ def index(
     per step, summed and divided by the sum of p, with the rounding inside. The number of keys does
     not enter. Maps act after the rotation, so that they know only the angles that they have seen:
     every step moves its passage by a random number of tokens, and the moments of the start are
-    averaged over such moves.
+    averaged over such moves. Queries and keys move together: passages should be as long as the
+    texts that the index is for, since keys further away than any of theirs are not fitted.
 
     A step costs O(rows m heads D) time, whatever the mask leaves within the range of a row. Memory
     is that of the passages, and O(heads (n d + 64 m)) for each thread.

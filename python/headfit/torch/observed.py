@@ -184,7 +184,8 @@ def multi_head_call(layer: str, module: Any, args: Any, kwargs: Any) -> Observed
         padding = _allowed(padding).reshape(query.shape[0], 1, 1, -1)
         if own:
             is_mask = padding.dtype == torch.bool
-            rows = (padding if is_mask else padding > torch.finfo(padding.dtype).min / 2)[:, 0, 0]
+            there = padding if is_mask else padding > torch.finfo(padding.dtype).min / 2
+            rows = there[:, 0, 0]
     kind = _kind(module, layer) if own else "cross"
     return ObservedCall(layer, kind, query, key, value, mask=mask, bias=padding, rows=rows)
 

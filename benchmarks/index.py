@@ -42,6 +42,7 @@ from real_model import (
     SIZE,
     TOKENS,
     capture,
+    effort,
     load,
     mean_and_error,
     with_attention,
@@ -257,7 +258,8 @@ def fitted_int4(model, fitted, length, options):
     """Indexes of 16 numbers in int4 for every key head."""
     dim, dtype = FORMATS[1]
     found = hf.index(fitted, dim=dim, dtype=dtype, form=options.form, length=length,
-                     rotated=ht.rotary_position(model), num_threads=options.threads)  # fmt: skip
+                     effort=options.effort, rotated=ht.rotary_position(model),
+                     num_threads=options.threads)  # fmt: skip
     print(found, flush=True)
     return found
 
@@ -310,7 +312,7 @@ def fitted_to(parser, default):
     """Add the options that say what indexes are fitted to, and in how many steps."""
     parser.add_argument("--fitted", type=lambda x: tuple(map(int, x.split(":"))), default=default,
                         metavar="PASSAGES:TOKENS", help="what indexes are fitted to")  # fmt: skip
-    parser.add_argument("--effort", default="medium", type=lambda x: int(x) if x.isdigit() else x)
+    effort(parser)
 
 
 def main():
@@ -343,9 +345,9 @@ def main():
     given = {"rotated": ht.rotary_position(model), "held_out": 0.05, "validation": 0.2,
              "length": length, "num_threads": options.threads}  # fmt: skip
     for dim, dtype in FORMATS:
-        for way, effort in (("index", options.effort), ("KQ-SVD", 0)):
+        for way, steps in (("index", options.effort), ("KQ-SVD", 0)):
             begun = time.perf_counter()
-            found = hf.index(passages, dim=dim, dtype=dtype, effort=effort, **given)
+            found = hf.index(passages, dim=dim, dtype=dtype, effort=steps, **given)
             print(
                 f"{way} {dim} {dtype}: {time.perf_counter() - begun:.1f} s; {found!r}", flush=True
             )

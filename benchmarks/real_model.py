@@ -394,6 +394,10 @@ def table(options):
         options.json.write_text(json.dumps({"machine": measure.machine(), "summary": summary}))
 
 
+def effort(parser):
+    parser.add_argument("--effort", default="medium", type=lambda x: int(x) if x.isdigit() else x)
+
+
 def peak():
     """The most memory since it was last asked to forget, which loading the model took."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -478,7 +482,7 @@ def main():
         default=["prose:1024:32", "prose:4096:8", "code:1024:32", "code:4096:8"],
     )
     parser.add_argument("--of", nargs="+", choices=PARTS, default=PARTS, help="which tables")
-    parser.add_argument("--effort", default="medium", type=lambda x: int(x) if x.isdigit() else x)
+    effort(parser)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--memory", action="store_true")

@@ -11,7 +11,7 @@ The model reads help topics with a sentence that tells a number, at places sprea
 and is asked for it at the end. A trial counts where all its digits are the most probable tokens,
 each after those before it: what greedy decoding would answer. Copying is judged by the share of the
 tokens of a string that the model predicts when it comes a second time. Where the whole model fails
-nothing can be said of the others. Indexes are fitted to passages as long as such a text.
+nothing can be said of the others. Indexes are fitted to passages of 4,096 tokens.
 """
 
 from __future__ import annotations

@@ -61,13 +61,9 @@ def _tensors(path: Path) -> None:
 
 
 def _points(path: Path) -> None:
-    from functools import partial
+    from headfit._base.files import load_array
 
-    from numpy.lib import format as npy
-
-    from headfit._base.files import read_file
-
-    read_file(partial(npy.read_array, allow_pickle=False), path, "points", "is no .npy file")
+    load_array(path, "points")
 
 
 READERS: dict[str, tuple[str, Callable[[Path], None]]] = {

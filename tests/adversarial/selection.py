@@ -275,9 +275,9 @@ def selections(
     """Yield free keys that a kernel may select in a row, the lightest and the heaviest of these.
 
     Every score may be its least or its largest; NaN may be anywhere, and a comparison with it may
-    select nothing. With t the least score of a
-    selected key, a key whose score is larger is selected, and of those that may have t any are.
-    Then the selections that leave out a key called sure, which is as badly off as it may be.
+    select nothing. With t the least score of a selected key, a key whose score is larger is
+    selected, and of those that may have t any are. Then the selections that leave out a key called
+    sure, which is as badly off as it may be.
     """
     if len(free) <= budget:
         yield free

@@ -15,13 +15,13 @@ HARD = {
     ("form", "family"), [(form, family) for form, each in FORMS.items() for family in each]
 )
 def test_no_certificate_of_a_selection_lies(form: str, family: str) -> None:
-    cases = 60 if form == "dot" else 30
+    cases = 60 if form == "dot" or family == "many" else 120  # "many" has up to 1,500 keys
     found = attack(cases, 11, (family,), form)
     counts = found.counts[family]
     assert {kind: counts[kind] for kind in LIES if counts[kind]} == {}, found.lies
     assert counts["cases"] == cases
     assert counts["holds"] > cases
-    assert counts["fails"] > cases / (4 if form == "dot" else 12)
+    assert counts["fails"] > cases / (4 if form == "dot" else 5)
     # Of "many" keys most are as close as the bound is; at large scales nothing is known of sums.
     most = 0.15 if family in HARD[form] else 0.01 if form == "dot" else 0.03
     if form == "sum" and family in ("many", "large scales", "overflowing"):

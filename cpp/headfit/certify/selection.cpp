@@ -147,11 +147,13 @@ class SelectionFold : public WholeRows<double> {
     const LogitSource<double>& index = pass_.streamed();
     const Index cols = index.k.rows;
     double q_norm = 0;
+    query_rows_.clear();
     for (HeadRows<double>& queries : index_queries_) {
-      q_norm = std::max(q_norm, norm_above(queries.row(0, row)));
+      query_rows_.push_back(queries.row(0, row));
+      q_norm = std::max(q_norm, norm_above(query_rows_.back()));
     }
-    const auto terms = [&](Index c, HeadRows<double>& queries) {
-      return detail::Terms::of(queries.row(0, row), index_keys_.row(0, place(c)));
+    const auto terms = [&](Index c, const RowView<double>& query) {
+      return detail::Terms::of(query, index_keys_.row(0, place(c)));
     };
     const detail::ScoreError products =
         detail::score_error(index.q.cols, is_sum() ? 3 : 1, q_norm, all_.key_norm_max);
@@ -168,8 +170,8 @@ class SelectionFold : public WholeRows<double> {
           detail::SumError::of(products, index_heads(), q_norm * all_.key_norm_max, seen, cols);
       const auto radius = [&](Index c) {
         double most = 0;
-        for (HeadRows<double>& queries : index_queries_) {
-          most = std::max(most, products.radius(terms(c, queries)));
+        for (const RowView<double>& query : query_rows_) {
+          most = std::max(most, products.radius(terms(c, query)));
         }
         return most;
       };
@@ -178,7 +180,7 @@ class SelectionFold : public WholeRows<double> {
       }, [&](Index c) { return error.of(scores[c], error.is_known() ? radius(c) : 0); });
     } else {
       counts = choose_by([=](Index c) { return products.of(scores[c], size(c)); }, [&](Index c) {
-        return products.of(scores[c], terms(c, index_queries_.front()));
+        return products.of(scores[c], terms(c, query_rows_.front()));
       });
     }
     all_.out.sure[static_cast<std::size_t>(row)] = counts.sure;
@@ -247,6 +249,7 @@ class SelectionFold : public WholeRows<double> {
   std::unique_ptr<LogitReader<T>> reader_;  // it cannot be moved
   HeadRows<T> queries_;
   HeadRows<double> index_keys_;
+  std::vector<RowView<double>> query_rows_;  // of the index, in the row that is judged
   std::vector<HeadRows<double>> index_queries_;  // of each query head of the index
   std::vector<std::unique_ptr<LogitReader<double>>> index_readers_;
   detail::SelectedKeys chosen_;

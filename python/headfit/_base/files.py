@@ -9,10 +9,12 @@ import stat
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from headfit._base.arguments import shown
@@ -130,6 +132,11 @@ def read_archive(stream: IO[bytes]) -> dict[str, NDArray[Any]]:
 def load_arrays(path: Any, what: str, name: str = "path") -> dict[str, NDArray[Any]]:
     """Read all arrays of an .npz file; raise an InputError that names the file for others."""
     return read_file(read_archive, path, name, f"is no {what}")
+
+
+def load_array(path: Any, name: str) -> NDArray[Any]:
+    """Read the array of an .npy file; raise an InputError that names the file for others."""
+    return read_file(partial(npy.read_array, allow_pickle=False), path, name, "is no .npy file")
 
 
 def read_file(read: Callable[[IO[bytes]], Result], path: Any, name: str, otherwise: str) -> Result:

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from numpy.lib import format as npy
-
 import headfit as hf
-from headfit._base.files import FORMATS, read_file
+from headfit._base.files import FORMATS, load_array, read_file
 from headfit._base.sparse import checked_csr, read_matrix
 from headfit._cli.command import (
     Call,
@@ -201,8 +199,7 @@ def _read_files(call: Call) -> None:
             by_word = call.pop("by", "word") == "word"
             call[name] = text.split() if by_word else list(text.removesuffix("\n"))
         elif name == "points" or (name == "mask" and path.suffix == ".npy"):
-            read = functools.partial(npy.read_array, allow_pickle=False)
-            call[name] = read_file(read, path, name, "is no .npy file")
+            call[name] = load_array(path, name)
         else:
             call[name] = checked_csr(read_matrix(path, "path"), f"path: the matrix in {path}")
 

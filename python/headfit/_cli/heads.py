@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -79,15 +80,20 @@ def shrink(call: Call) -> Outcome:
     return outcome(file, small, small.reached)
 
 
-PASSAGES = option(
-    "file", metavar="FILE", type=Path, help=".npz with Q and K of shape (passages, n, D); "
-    "query heads that share keys have Q of shape (passages, heads, n, D)"
-)  # fmt: skip
+PASSAGES = [
+    option("file", metavar="FILE", type=Path, help=".npz with Q and K of shape (passages, n, D); "
+           "query heads that share keys have Q of shape (passages, heads, n, D)"),
+    *files.LOGITS,
+]  # fmt: skip
+
+
+def _passages(call: Call) -> dict[str, Any]:
+    """Return Q, K and the options of the file of passages."""
+    return files.logit_arguments(files.read(call.pop("file"), "file", "Q and K"), call)
 
 
 @command(
     PASSAGES,
-    files.LOGITS,
     option("-o", "--output", suffixes=FORMATS, required=True, metavar="MAPS",
            help="the maps P_q and P_k, .npz or .safetensors, or -"),
     options_of(
@@ -101,17 +107,15 @@ def compress(call: Call) -> Outcome:
     headfit compress passages.npz --mask causal --dim 8 -o maps.npz
     headfit compress passages.npz --mask causal --tv 0.05 -o maps.safetensors
     """
-    file = call.pop("output")
-    arguments = files.logit_arguments(files.read(call.pop("file"), "file", "Q and K"), call)
+    file, given = call.pop("output"), _passages(call)
     call.say("compressing a head")
-    maps = hf.compress(arguments.pop("Q"), **arguments, **call, curve_dims=())
+    maps = hf.compress(given.pop("Q"), **given, **call, curve_dims=())
     call.files.write(file, maps.save)
     return outcome(file, maps, maps.reached)
 
 
 @command(
     PASSAGES,
-    files.LOGITS,
     option("-o", "--output", suffixes=FORMATS, required=True, metavar="INDEX",
            help="the index, .npz or .safetensors, or -"),
     options_of(
@@ -128,8 +132,7 @@ def index(call: Call) -> Outcome:
     headfit index passages.npz --mask causal --dim 16 --dtype int4 -o index.npz
     headfit index passages.npz --mask causal --mass 0.97 --keys 128 -o index.safetensors
     """
-    file = call.pop("output")
-    given = files.logit_arguments(files.read(call.pop("file"), "file", "Q and K"), call)
+    file, given = call.pop("output"), _passages(call)
     queries, keys = given.pop("Q"), given.pop("K")
     call.say("fitting an index")
     found = hf.index(attentions_of(queries, keys, LogitOptions(**given)), **call)

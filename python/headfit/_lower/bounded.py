@@ -167,10 +167,10 @@ class Groups:
             return None
         if not _all_seen(Visibility(target.mask, target.n), rows, columns):
             return None
-        lines = (
+        lines: dict[int, set[int]] | list[set[int]] = (
             {i: set(support_of(target, i)) for i in rows}
             if self.kind == "rows"
-            else dict(enumerate(_attending(target)))
+            else _attending(target)
         )
         wanted = set(used)
         if any(lines[m] & wanted != set(g) for m, g in zip(members, groups, strict=True)):

@@ -7,11 +7,11 @@ from typing import Literal, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headfit._base.arguments import as_choice, as_count, as_flag, shown
+from headfit import _core
+from headfit._base.arguments import as_choice, as_count, as_flag, seed_from, shown
 from headfit._base.arrays import as_array
 from headfit.errors import InputError
 from headfit.patterns._build import check_entries, from_edges, from_rows, pattern, token_numbers
-from headfit.patterns._graphs import regular_columns
 from headfit.patterns._types import Boundary, Ints, Pattern, Weighting
 
 
@@ -234,7 +234,7 @@ def bigbird(
     n_global = as_count(n_global, "n_global", 0, n)
     n_random = as_count(n_random, "n_random", 0, n)
     check_entries(n * (2 * reach + 1 + 2 * n_global + n_random), n)
-    others = regular_columns(n, n_random, style["rng"]) if n_random else None
+    others = _core.random_regular(n, n_random, seed_from(style["rng"])) if n_random else None
     return _at_offsets(n, np.arange(-reach, reach + 1), n_global, others, boundary=boundary)
 
 

@@ -205,6 +205,14 @@ def frozen_mask(mask: Any) -> Any:
     return frozen(as_allowed(mask))
 
 
+def mask_from_json(mask: Any) -> Any:
+    """Return a mask in words or as a window; JSON has lists in the place of tuples."""
+    if not isinstance(mask, list):
+        return mask
+    kind, width = mask
+    return kind, tuple(width) if isinstance(width, list) else width
+
+
 def masks_agree(a: Any, b: Any, shape: tuple[int, int], lead: tuple[int, ...] = ()) -> bool:
     """Return whether two masks allow the same entries of logits of shape (*lead, *shape)."""
     if a is b:

@@ -28,7 +28,7 @@ from headfit import _core, patterns
 from headfit._attention.sparsify import as_exempt
 from headfit._base.arguments import as_choice, as_count, as_flag, as_number, check_between, shown
 from headfit._base.machine import cpu_name
-from headfit._base.masks import as_window
+from headfit._base.masks import as_window, mask_from_json
 from headfit._base.tolerances import Tolerances, of_head
 from headfit._build import VERSION
 from headfit._fit.fit import fit
@@ -279,7 +279,7 @@ def fit_point(num_threads: int, **point: Any) -> dict[str, Any]:
         A,
         method=_method_of(point),
         tolerances=_tolerances_of(point),
-        mask=_mask_of(point),
+        mask=mask_from_json(point.get("mask")),
         rng=point["seed"],
         num_threads=num_threads,
         **{name: point[name] for name in named if name in point},
@@ -390,7 +390,7 @@ def _check_values(point: Mapping[str, Any]) -> None:
             f'mask must be "causal" or ["window", width]; got {shown(mask)}. In a grid a window '
             'stands in a list of its own: mask = [["window", 16]]'
         )
-    as_window(_mask_of(point), n)
+    as_window(mask_from_json(mask), n)
     as_exempt(exempt, n)
 
 
@@ -401,14 +401,6 @@ def _tolerances_of(point: Mapping[str, Any]) -> Tolerances:
 def _method_of(point: Mapping[str, Any]) -> Method:
     names = _options(point["method"], point["pattern"])
     return METHODS[point["method"]](**{name: point[name] for name in names if name in point})
-
-
-def _mask_of(point: Mapping[str, Any]) -> Any:
-    """Return the mask of a point as `fit` takes it."""
-    mask = point.get("mask")
-    if not isinstance(mask, list):
-        return mask
-    return mask[0], tuple(mask[1]) if isinstance(mask[1], list) else mask[1]
 
 
 def pattern_of(point: Mapping[str, Any]) -> sp.csr_array[Any, Any]:

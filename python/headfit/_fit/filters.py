@@ -158,9 +158,8 @@ class Toeplitz(Method):
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Start at a size that windows of this width need, double until one certifies, bisect."""
-        likely = likely_filter_dim(problem.stencil)
-        if self.frequencies is not None:
-            likely = 2 * self.frequencies.size
+        given = self.frequencies
+        likely = likely_filter_dim(problem.stencil) if given is None else 2 * given.size
         return bisected(problem, attempt, likely, 2)
 
     def advice(self, head: Head) -> str | None:

@@ -57,8 +57,8 @@ from headfit import _core
 from headfit._base.tolerances import Tolerances
 from headfit._lower.exact import log_below
 from headfit._lower.problem import Problem, Proof, Visibility, Witness
-from headfit._lower.supports import Ints, are_places, line, off_diagonal, stored, support_of
-from headfit._target.target import Target
+from headfit._lower.supports import Ints, are_places, line, off_diagonal, stored
+from headfit._target.target import Target, support_of
 
 BITS = 40  # What is added up are multiples of 2**-BITS, as integers
 PATHS_LIMIT = 2_000_000  # How many paths of two edges, or pairs of them, are looked at for cycles

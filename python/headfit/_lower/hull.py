@@ -40,8 +40,6 @@ this cycle. The lengths of all F faces add up to 2 E', at most t are triangles a
 - 5 F - 2 t - s <= 2 E', which is E <= (5 V - 10 + 2 t + s) / 3.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import defaultdict
@@ -262,7 +260,7 @@ class _Supports:
     columns: Ints
     table: sp.csr_array
 
-    def without(self, dropped: Ints) -> _Supports:
+    def without(self, dropped: Ints) -> "_Supports":
         keep = np.setdiff1d(np.arange(self.columns.size), dropped)
         return _Supports(self.rows, self.columns[keep], self.table[:, keep])
 

@@ -260,9 +260,8 @@ class _Supports:
     columns: Ints
     table: sp.csr_array
 
-    def without(self, dropped: Ints) -> "_Supports":
-        keep = np.setdiff1d(np.arange(self.columns.size), dropped)
-        return _Supports(self.rows, self.columns[keep], self.table[:, keep])
+    def only(self, kept: Ints) -> "_Supports":
+        return _Supports(self.rows, self.columns[kept], self.table[:, kept])
 
 
 def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
@@ -271,7 +270,7 @@ def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
     spread, gap = (number / 2**BITS for number in in_units(problem.tolerances))
     spread += 4 / 2**BITS  # for logarithms that are rounded there, and here are those of NumPy
     if gap == 0:  # the leak is so near 1 that nothing is forced
-        return state.without(np.arange(state.columns.size))
+        return state.only(np.arange(0))
     # Entry [j, p] is the sum of log A_ij over the rows i that attend to both p and j.
     shared, met = sp.csr_array(logs.T @ state.table), sp.csr_array(state.table.T @ state.table)
     degree = met.diagonal()
@@ -283,16 +282,16 @@ def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
     bad = total >= -UNIT * largest * np.square(degree[p], dtype=np.float64)
     offsets = np.searchsorted(p[bad], np.arange(degree.size + 1))
     covering = _core.covering_nodes(offsets, j[bad].astype(np.int32))
-    return state.without(np.union1d(np.flatnonzero(degree == 0), covering))
+    return state.only(np.setdiff1d(np.flatnonzero(degree), covering))
 
 
 def _bound_from(problem: Problem, state: _Supports, price: float) -> Proof:
     """Return the head size that the edges on some columns prove, and its witness."""
     degree = np.bincount(state.table.indices, minlength=state.columns.size)
-    state = state.without(np.flatnonzero(degree == 0))
+    state = state.only(np.flatnonzero(degree))
     supports = stored(state.table)
     kept = _core.columns_with_edges(*supports, _core.edge_shares(*supports), price)
-    state = state.without(np.setdiff1d(np.arange(state.columns.size), kept))
+    state = state.only(kept.astype(np.intp))
     problem.check_time()
     table, shares = state.table, _core.edge_shares(*stored(state.table))
     sizes = np.diff(table.indptr)

@@ -96,9 +96,8 @@ def by_first_axes(
     if keys is not None and array.shape[-1] == 1 != keys:  # else one entry would speak for all
         raise InputError(f"{name} must have an entry for each of {keys} keys; got {array.shape}")
     batch = array.shape[: array.ndim - len(own)]
-    whole, missing = array, (1,) * (len(lead) - len(batch))
-    if batch:
-        whole = array.reshape((*batch, *missing, *array.shape[len(batch) :]))
+    missing = (1,) * (len(lead) - len(batch))
+    whole = array.reshape((*batch, *missing, *array.shape[len(batch) :]))
     try:
         return np.ascontiguousarray(by_heads(whole, lead, own, name))
     except InputError as error:

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
-import scipy.linalg
+from scipy.linalg import lapack
 
 from headfit import _core
 from headfit._attention.attention import Attention
@@ -257,9 +257,8 @@ class SelfAttention:
         require_memory(2 * 8 * self.width**2, f"the factorisation of {self.width} x {self.width}")
         transposed = np.array(self.weights.T, dtype=np.float64, order="F", copy=True)
         norm = float(np.abs(transposed).sum(axis=0).max())
-        factor = scipy.linalg.lapack.dgetrf
-        lu, pivots, _ = interruptible(self.width**3 / 3, factor, transposed, overwrite_a=True)
-        condition, _ = scipy.linalg.lapack.dgecon(lu, norm)
+        lu, pivots, _ = interruptible(self.width**3 / 3, lapack.dgetrf, transposed, overwrite_a=1)
+        condition, _ = lapack.dgecon(lu, norm)
         if not condition > self.width * EPSILON:
             self._check_rank(int(interruptible(self.width**3, np.linalg.matrix_rank, self.weights)))
             raise InputError(
@@ -343,7 +342,7 @@ class SelfAttention:
         pivots = pivots.copy()
         for rows in blocks:
             wide = together[rows].astype(np.float64)
-            out[rows] = scipy.linalg.lapack.dgetrs(lu, pivots, wide.T)[0].T
+            out[rows] = lapack.dgetrs(lu, pivots, wide.T)[0].T
         return out
 
 

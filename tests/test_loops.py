@@ -76,6 +76,7 @@ WORK: dict[str, Callable[[], Any]] = {
     "shrink": lambda: hf.shrink(head(), dim=2, effort="low"),
     "compress": lambda: hf.compress([head(), head()], dim=2),
     "compress keys": lambda: hf.compress_keys({0: [head(), head()]}, bits=4, effort=1),
+    "compress values": lambda: hf.compress_values({0: [(head(), head().K)] * 2}, bits=4),
     "index": lambda: hf.index([head(), head()], dim=2, keys=9, window=2, first=1, effort=1),
     "neighbours": lambda: hf.patterns.knn(np.random.default_rng(0).normal(size=(N, 3)), 4, rng=0),
     "window and global": lambda: hf.patterns.window_global(N, 3, 2),

@@ -1,6 +1,8 @@
-// What the attention of a head looks like: its profile, and the factors behind its spectrum.
+// What the attention of a head looks like: its profile, the squares of its weights, and the factors
+// behind its spectrum.
 #include "headfit/analysis/profile.hpp"
 
+#include "headfit/analysis/squared_mass.hpp"
 #include "headfit/analysis/triangular_factors.hpp"
 #include "logits.hpp"
 
@@ -47,6 +49,19 @@ void bind_analysis(py::module_& m) {
   },
         Standard(), py::arg("logits"), py::arg("per_row"), py::arg("share"), py::arg("tokens"),
         py::arg("threads"));
+
+  // The sum over rows of the squared weight of each key, shape (heads, m).
+  m.def("squared_mass", [](const LogitArrays& x, int threads) {
+    const PythonRun run(threads);
+    Array<double> out(std::vector<Index>{x.heads(), x.cols()});
+    compute_in(x.in_double(), [&]<class T>() {
+      const LogitSource<T> source = x.view<T>();
+      double* sums = out.mutable_data();
+      const py::gil_scoped_release release;
+      squared_mass(source, sums, run);
+    });
+    return out;
+  }, Standard(), py::arg("logits"), py::arg("threads"));
 
   m.def("triangular_factors", [](const LogitArrays& x, Index first, Index count, int threads) {
     const PythonRun run(threads);

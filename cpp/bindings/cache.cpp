@@ -1,9 +1,19 @@
-// Keys of a layer stored as latents of a few bits.
+// Keys and values of a layer stored as latents of a few bits.
 #include "headfit/cache/fit_latents.hpp"
 #include "logits.hpp"
 
 namespace headfit::python {
 namespace {
+
+// The mean of the tokens and the variances of their components, as matrices of one row, and these
+// components, in columns.
+using SpectrumArrays = std::array<py::array, 3>;
+
+KeySpectrum spectrum_of(const SpectrumArrays& arrays) {
+  const auto& [mean, variances, components] = arrays;
+  return {matrix_of(mean, "mean").reshaped(), matrix_of(variances, "variances").reshaped(),
+          matrix_of(components, "components")};
+}
 
 // The passages of a layer, with the cosines and sines of the positions of their keys.
 struct LayerArrays {
@@ -59,18 +69,11 @@ py::list fit_layers_of(const std::vector<LayerArrays>& given,
 
 void bind_cache(py::module_& m) {
   // `table`: for each position the cosines and then the sines of its angles, in float32; or None.
-  // `spectrum`: the mean of the keys that are fitted and their variances, as matrices of one row, and
-  // their components, in columns.
+  // `spectrum`: of the keys that are fitted.
   py::class_<LayerArrays>(m, "LayerPassages")
       .def(py::init([](std::vector<LogitArrays> passages, std::optional<py::array> table,
-                       bool halves, const std::array<py::array, 3>& spectrum, Index choosing) {
-    const auto& [mean, variances, components] = spectrum;
-    return LayerArrays{std::move(passages),
-                       std::move(table),
-                       halves,
-                       {matrix_of(mean, "mean").reshaped(),
-                        matrix_of(variances, "variances").reshaped(),
-                        matrix_of(components, "components")},
+                       bool halves, const SpectrumArrays& spectrum, Index choosing) {
+    return LayerArrays{std::move(passages), std::move(table), halves, spectrum_of(spectrum),
                        choosing};
   }),
            Standard(), py::arg("passages"), py::arg("table").none(true), py::arg("halves"),
@@ -93,6 +96,11 @@ void bind_cache(py::module_& m) {
   // is called after each.
   m.def("fit_layers", &fit_layers_of, Standard(), py::arg("layers"), py::arg("options"),
         py::arg("done").none(true), py::arg("threads"));
+  // (bits, (encode, decode, mean)), without a descent.
+  m.def("principal_latents", [](const SpectrumArrays& spectrum, const LatentOptions& options) {
+    const LatentResult result = principal_result(spectrum_of(spectrum), options);
+    return py::make_tuple(result.format.bits(), arrays_of(result.maps));
+  }, Standard(), py::arg("spectrum"), py::arg("options"));
   // (the step of least error for a normal number of variance 1, by bits; the shares of the usual
   // step that are tried)
   std::vector<double> steps;

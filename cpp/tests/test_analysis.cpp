@@ -3,7 +3,9 @@
 #include <numeric>
 
 #include "check.hpp"
+#include "headfit/analysis/exact_sums.hpp"
 #include "headfit/analysis/profile.hpp"
+#include "headfit/analysis/squared_mass.hpp"
 #include "headfit/analysis/triangular_factors.hpp"
 #include "problem.hpp"
 
@@ -191,6 +193,41 @@ TEST(arguments_are_checked) {
   CHECK_THROWS(InputError, "share", head_profile(p.source(), {1, 0.0}, got.out(false), run));
   CHECK_THROWS(InputError, "as many queries as keys; got 4 and 5",
                head_profile(wide.source(), {1, 0.9, tokens.data(), 0}, of_wide.out(true), run));
+}
+
+template <class T>
+void check_squares() {
+  for_all_problems<T>([](const Problem<T>& p, const std::string& where) {
+    if (p.some_rows || p.m == 0) return;
+    const LogitSource<T> source = p.source();
+    Stack<T> logits(p.heads, p.n, p.m);
+    attention_logits(source, logits.out(), {1, {}});
+    std::vector<double> got(static_cast<std::size_t>(p.heads * p.m)), again = got;
+    squared_mass(source, got.data(), {1, {}});
+    squared_mass(source, again.data(), {3, {}});
+    CHECK(got == again);
+    for (Index h = 0; h < p.heads; ++h) {
+      std::vector<double> expected(static_cast<std::size_t>(p.m));
+      for (Index i = 0; i < p.n; ++i) {
+        double sum = p.sinks.empty() ? 0 : std::exp(p.sinks[static_cast<std::size_t>(h)]);
+        for (Index j = 0; j < p.m; ++j) sum += std::exp(static_cast<double>(logits.at(h, i, j)));
+        for (Index j = 0; j < p.m && sum > 0; ++j) {
+          const double weight = std::exp(static_cast<double>(logits.at(h, i, j))) / sum;
+          expected[static_cast<std::size_t>(j)] += weight * weight;
+        }
+      }
+      for (Index j = 0; j < p.m; ++j) {
+        CHECK_THAT(close(got[static_cast<std::size_t>(h * p.m + j)],
+                         expected[static_cast<std::size_t>(j)], sizeof(T) == 4 ? 2e-5 : 1e-11),
+                   where, " column ", j);
+      }
+    }
+  });
+}
+
+TEST(squared_weights_are_those_of_the_matrix) {
+  check_squares<float>();
+  check_squares<double>();
 }
 
 }  // namespace

@@ -341,6 +341,12 @@ TEST(descent_lowers_the_loss_and_repeats_itself) {
   options.rank = width;
   options.steps = 0;
   CHECK(fit_latents(layer, options, Run{1, {}}).loss < 1e-6);
+  const LatentResult alone = principal_result(spectrum, options);
+  CHECK((alone.maps.encode * alone.maps.decode).isIdentity(1e-4f));
+  KeySpectrum narrow = spectrum;
+  narrow.variances.conservativeResize(width - 1);
+  check_throws<InputError>(__FILE__, __LINE__, "a principal component for each",
+                           [&] { principal_result(narrow, options); });
   options.rank = width + 1;
   check_throws<InputError>(__FILE__, __LINE__, "more latents",
                            [&] { fit_latents(layer, options, Run{1, {}}); });

@@ -18,6 +18,7 @@ from headfit._attention.sparsify import sparsify
 from headfit._base.tolerances import Kernel, Tolerances
 from headfit._build import VERSION as __version__
 from headfit._cache.compress_keys import compress_keys
+from headfit._cache.compress_values import compress_values
 from headfit._compress.compress import compress
 from headfit._configuration import show_config
 from headfit._fit.fit import fit
@@ -50,6 +51,7 @@ __all__ = [
     "compare",
     "compress",
     "compress_keys",
+    "compress_values",
     "describe",
     "errors",
     "fit",

@@ -344,6 +344,9 @@ def fit_layers(
     done: Callable[[int, float], Any] | None,
     threads: int,
 ) -> list[tuple[list[int], _LatentMaps, float, float, float]]: ...
+def principal_latents(
+    spectrum: tuple[_Float64, _Float64, _Float64], options: LatentOptions
+) -> tuple[list[int], _LatentMaps]: ...
 
 latent_steps: tuple[list[float], list[float]]
 
@@ -496,6 +499,7 @@ def nearest_points(
 def head_profile(
     logits: Logits, per_row: int, share: float, tokens: _Offsets | None, threads: int
 ) -> dict[str, Any]: ...
+def squared_mass(logits: Logits, threads: int) -> _Float64: ...
 def triangular_factors(
     logits: Logits, first: int, count: int, threads: int
 ) -> tuple[_Float64, _Float64, _Float64]: ...

@@ -3,7 +3,12 @@
 from headfit._attention.head_table import HeadTable, ModelTable
 from headfit._attention.of_rows import AttentionStats
 from headfit._attention.sparsify import Sparsified
-from headfit._cache.result import CompressedKeys, CompressedLayers
+from headfit._cache.result import (
+    CompressedKeys,
+    CompressedLayers,
+    CompressedLayerValues,
+    CompressedValues,
+)
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._fit.result import Fit, Search, Trial
 from headfit._index.indexes import Indexes
@@ -22,7 +27,9 @@ __all__ = [
     "Compressed",
     "CompressedHeads",
     "CompressedKeys",
+    "CompressedLayerValues",
     "CompressedLayers",
+    "CompressedValues",
     "FaceWitness",
     "FarkasWitness",
     "Fit",

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +29,6 @@ MOST_TOKENS = 2**24
 # judges has room for rounding; the second where the first is not enough.
 MARGINS = (1e-4, SLACK + 1e-4)
 LEAST_DISTORTION = 0.002
-
-_Item = TypeVar("_Item")
 
 
 def filter(
@@ -175,7 +173,7 @@ def windows(
     combinations = itertools.product(
         _listed(tolerances, "tolerances", as_tolerances),
         _listed(dims, "dims", _as_dim),
-        _listed(bases, "bases", _as_base),
+        _listed(bases, "bases", lambda base: check_between(base, "base", 1, math.inf)),
         _listed(widths, "widths", lambda width: as_count(width, "widths", 1)),
     )
     n = as_count(n, "n", 1, MOST_TOKENS)
@@ -185,7 +183,7 @@ def windows(
     )
 
 
-def _listed(values: Any, name: str, check: Callable[[Any], _Item]) -> list[_Item]:
+def _listed(values: Any, name: str, check: Callable[[Any], Any]) -> list[Any]:
     """Return checked values of a sequence."""
     try:
         listed = [values] if isinstance(values, bytes) else list(values)  # bytes are no numbers
@@ -201,15 +199,11 @@ def _as_dim(dim: Any) -> int:
     return size
 
 
-def _as_base(base: Any) -> float:
-    return check_between(base, "base", 1, math.inf)
-
-
 def _frequencies(dim: Any, base: Any, inv_freq: Any) -> tuple[Floats, float | None]:
     """Return checked frequencies, and their base if they have one."""
     if inv_freq is None:
         dim = DIM if dim is None else _as_dim(dim)
-        base = ROPE_BASE if base is None else _as_base(base)
+        base = ROPE_BASE if base is None else check_between(base, "base", 1, math.inf)
         return rope_frequencies(dim, base), base
     for name, value in (("dim", dim), ("base", base)):
         if value is not None:

@@ -695,7 +695,7 @@ def compress_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterat
 
 
 def cache_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
-    """Yield `compress_keys`, and the methods of its result."""
+    """Yield `compress_keys` and `compress_values`, and the methods of their results."""
     Q, K = np.random.default_rng(0).standard_normal((2, 4, 2, N, 4))
     passages = list(zip(Q, K, strict=True))
     quick = {"layers": {"a": passages}, "effort": 1}
@@ -723,17 +723,36 @@ def cache_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[
         **options, "Q": others, "K": others,
     }, {"Q": "Q", "K": "Q and K|K", "position": "position|rope|alibi"})  # fmt: skip
     firsts = without(counts(0), 2**70)
-    yield Door("CompressedKeys.store", small.store, {"K": K[0]}, {"K": others, "first": firsts})
+    yield Door("CompressedKeys.store", small.store, {"states": K[0]}, {
+        "states": others, "first": firsts,
+    })  # fmt: skip
     stored = small.store(K[0])
     bad: list[Any] = [None, *JUNK, stored[:, :1], stored[0], stored.astype(int), stored.tolist()]
     yield Door("CompressedKeys.read", small.read, {"stored": stored}, {
         "stored": bad, "first": firsts,
     })  # fmt: skip
     weights = [*optional(BAD_MATRIX), np.ones((4, 9)), np.ones((2, 4, 8))]
-    yield Door("CompressedKeys.tensors", small.tensors, {}, {"W_K": weights})
+    yield Door("CompressedKeys.tensors", small.tensors, {}, {"weights": weights})
     paths = [*NOT_PATH, folder / "x", folder, folder / "no folder" / "x.npz", Path("/proc/x.npz")]
     made = {"path": folder / "made.safetensors"}
-    yield Door("CompressedKeys.save", small.save, made, {"path": paths, "W_K": weights})
+    yield Door("CompressedKeys.save", small.save, made, {"path": paths, "weights": weights})
+    V = np.random.default_rng(1).standard_normal((4, 2, N, 3))
+    pairs = [(passage, v) for passage, v in zip(passages, V, strict=True)]
+    no_pairs: list[Any] = [*NOT_ARRAY, [], passages[0], [pairs[0], "x"], [passages[0]]]
+    no_pairs += [[(passages[0],)], [(passages[0], V[0], V[0])], [(V[0], V[0])], [(None, V[0])]]
+    no_values = [*BAD_MATRIX, V[0][:1], V[0][0], V[0][:, :2], V[0][..., :0], V[0] * np.nan]
+    no_pairs += [[pairs[0], (passages[1], bad)] for bad in [*no_values, V[0][..., :2]]]
+    given = {"layers": {"a": pairs}}
+    yield Door("compress_values", hf.compress_values, given, {
+        **{name: known[name] for name in ("rng", "num_threads")},
+        "layers": [*NOT_ARRAY, {}, {1, 2}, pairs, *({"a": bad} for bad in no_pairs)],
+        "held_out": between(0, 1), "bytes": [*without(NOT_NUMBER, None), -1, 0, 1.4, np.inf],
+        "rank": optional(counts(1, 6)), "bits": optional(counts(1, 8)),
+    }, {"layers": "layers?|passages?|Q|K|V"})  # fmt: skip
+    values = hf.compress_values(given["layers"])["a"]
+    yield Door("CompressedValues.store", values.store, {"states": V[0]}, {
+        "states": [*BAD_MATRIX, V[0][:1], V[0][..., :2]], "first": firsts,
+    })  # fmt: skip
 
 
 def index_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
@@ -1176,6 +1195,7 @@ def model_doors(known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
 
     yield Door("torch.capture", captured, {}, {
         **known, "model": no_models, "statistics": NOT_FLAG, "check": NOT_FLAG,
+        "values": NOT_FLAG,
         "keep": tokens, "keep_layers": [*items, ["x"], [1]],
     })  # fmt: skip
     with ht.capture(model) as heads:
@@ -1218,14 +1238,16 @@ def model_doors(known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
     })  # fmt: skip
     if hasattr(ht, "SmallCache"):
         rotary = model_with_a_rotary()
-        with ht.capture(rotary, statistics=False) as seen, torch.no_grad():
+        with ht.capture(rotary, statistics=False, values=True) as seen, torch.no_grad():
             rotary(torch.arange(8).reshape(2, 4))
         kept = hf.compress_keys(seen.layer_passages(), effort=0,
                                 rotated=ht.rotary_position(rotary))  # fmt: skip
+        own = hf.compress_values(seen.layer_passages(values=True))
         name, keys = next(iter(kept.layers.items()))
         no_layers = [None, *JUNK, [], True, keys, {name: 5}, {"other": keys}, {0: keys}]
         yield Door("torch.SmallCache", ht.SmallCache, {"model": rotary, "found": kept}, {
             "model": [None, *JUNK, True, Layer, model], "found": no_layers,
+            "values": [*no_layers[1:], kept, own[name], {"other": own[name]}],
         })  # fmt: skip
     no_maps: list[Any] = [None, *JUNK, [], {}, True, small, [small], {"model": small}]
     no_maps += [{("model", 0): 5}, {("model",): small}, {(0, 0): small}, {("model", "0"): small}]

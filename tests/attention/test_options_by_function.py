@@ -101,6 +101,7 @@ TABLE = {
     "compress":               " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
     "compress, several":      " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
     "compress_keys":          " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
+    "compress_values":        " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "results.CompressedKeys.apply":
                               " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "index":                  " h  h  h  h  h  h  h  r  r  h  h  h  r  h   r  r  r  r  r  r  h",
@@ -139,8 +140,8 @@ TAKE_NO_HEAD = {
 # Parameters that are no heads in any function.
 NO_HEADS = {
     "A", "K", "K_index", "Q_index", "V", "W_Q", "W_K", "X", "axes", "client", "cmap", "columns",
-    "dtype", "init", "mask", "norm", "options", "path", "pattern", "rng", "store", "values",
-    "widths",
+    "dtype", "init", "mask", "norm", "options", "path", "pattern", "rng", "states", "store",
+    "values", "weights", "widths",
 }  # fmt: skip
 
 
@@ -418,6 +419,23 @@ def _compress_keys(q, k, options):
     pairs = passages(q, k)
     given = [hf.Attention(*pair, **options) for pair in pairs]
     return held_out(pairs, options, hf.compress_keys({0: given}, bits=3, effort=2)[0])
+
+
+@function("compress_values")
+def _compress_values(q, k, options):
+    """Whether the mean is that of the values, each as often as attention squared says."""
+    pairs = passages(q, k)
+    given = [(hf.Attention(*pair, **options), pair[1]) for pair in pairs]
+    small = hf.compress_values({0: given}, bits=3)[0]
+
+    def expected(o: Options) -> float:
+        squares = [weights(*pairs[i], o) ** 2 for i in small.calibration]
+        w = np.concatenate([x.sum(axis=tuple(range(x.ndim - 1))) for x in squares])
+        v = np.concatenate([np.hstack(pairs[i][1]) if k.ndim > 2 else pairs[i][1]
+                            for i in small.calibration])  # fmt: skip
+        return float(np.allclose(small.mean, w @ v / w.sum(), atol=1e-5))
+
+    return 1.0, expected
 
 
 @function("results.CompressedKeys.apply")

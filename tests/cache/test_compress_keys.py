@@ -263,7 +263,7 @@ def test_weights_fold() -> None:
         atol=1e-3,
     )
     assert tensors["bits"].tolist() == list(found.bits)
-    with pytest.raises(InputError, match=r"W_K must have shape \(width, 16\); got \(16, 24\)"):
+    with pytest.raises(InputError, match=r"weights must have shape \(width, 16\); got \(16, 24\)"):
         found.tensors(w.T)
 
 
@@ -329,9 +329,9 @@ def test_bad_passages() -> None:
     with pytest.raises(ZeroDivisionError):
         compressed(callback=lambda *_: 1 / 0)
     found = compressed(effort=0)
-    with pytest.raises(NonFiniteError, match="K in float32"):
+    with pytest.raises(NonFiniteError, match="states in float32"):
         found.store(k * np.nan)
-    with pytest.raises(InputError, match=r"K must have shape \(2, n, 8\); got \(1, 30, 8\)"):
+    with pytest.raises(InputError, match=r"states must have shape \(2, n, 8\); got \(1, 30, 8\)"):
         found.store(k[:1])
     with pytest.raises(InputError, match=r"stored must be uint8 of shape \(n, 4\)"):
         found.read(found.store(k)[:, :3])

@@ -34,10 +34,17 @@ def result(kind: str) -> Any:
     layers = {name: passages() for name in NAMES}
     if kind == "CompressedLayers":
         return hf.compress_keys(layers, bytes=6, effort=3)
+    if "Values" in kind:
+        of_layers = {name: [(x, x.K) for x in own] for name, own in layers.items()}
+        found = hf.compress_values(of_layers, bytes=6)
+        return found if kind == "CompressedLayerValues" else found["b"]
     return hf.compress_keys({"x": passages()}, bytes=5, effort=0)["x"]
 
 
-KINDS = ("Index", "Indexes", "CompressedKeys", "CompressedLayers")
+KINDS = (
+    "Index", "Indexes", "CompressedKeys", "CompressedLayers", "CompressedValues",
+    "CompressedLayerValues",
+)  # fmt: skip
 
 
 def same(a: Any, b: Any) -> None:
@@ -103,6 +110,9 @@ BAD = {
     "CompressedKeys": {
         "bits": [[9] * 8, [], "x", [1, 2], [0]], "key_heads": [0, 3, "x"],
         "position": [["rope", [1.0]], 4], "held_out": ["x"], "kl": ["x"], "more": [1],
+    },
+    "CompressedValues": {
+        "bits": [[9] * 8, [0]], "key_heads": [3], "error": ["x"], "kl": [0.1], "position": [4],
     },
 }  # fmt: skip
 

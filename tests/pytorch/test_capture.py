@@ -446,3 +446,57 @@ def test_captures_may_end_in_any_order():
     assert [len(found.layers) for _, found in captures] == [0, 2]
     assert captures[1][1].layers[0].calls == 1
     assert interface.get_interface is before
+
+
+@pytest.mark.parametrize("padding", PADDING)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
+def test_values_of_passages_give_the_layers_own_output(name, padding):
+    model, given = model_of(name, "sdpa"), inputs_of(name, padding)
+    outputs = []
+    own = torch.nn.functional.scaled_dot_product_attention
+
+    def noted(*args, **kwargs):
+        outputs.append(own(*args, **kwargs))
+        return outputs[-1]
+
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
+        model(**given)
+    with torch.no_grad(), hf.torch.capture(model, statistics=False, values=True) as heads:
+        model(**given)
+    pairs = heads.layer_passages(values=True)
+    alone = heads.layer_passages()
+    for (layer, of), output in zip(pairs.items(), outputs, strict=True):
+        rows = real_rows(name, layer, given)
+        assert len(of) == len(alone[layer]) == sum(row.any() for row in rows)
+        kept = [output[b].numpy()[:, row] for b, row in enumerate(rows) if row.any()]
+        for (attention, v), plain, expected in zip(of, alone[layer], kept, strict=True):
+            np.testing.assert_array_equal(attention.K, plain.K)
+            assert v.shape[:2] == attention.stored[1].shape[:2]
+            np.testing.assert_allclose(attention.apply(v), expected, atol=1e-5)
+        assert hf.compress_values({layer: of}, bits=8)[layer].error < 0.05
+
+
+def test_values_of_multihead_attention():
+    torch.manual_seed(0)
+    layer = torch.nn.MultiheadAttention(16, num_heads=2, batch_first=True).eval()
+    x, y = torch.randn(3, 10, 16), torch.randn(3, 7, 16)
+    with torch.no_grad(), hf.torch.capture(layer, values=True) as heads:
+        out, _ = layer(x, y, y)
+        # What the projection makes of attention times values is the output.
+        (of,) = heads.layer_passages(values=True).values()
+        for b, (attention, v) in enumerate(of):
+            applied = torch.tensor(attention.apply(v)).transpose(0, 1).reshape(10, 16)
+            torch.testing.assert_close(layer.out_proj(applied), out[b], atol=1e-5, rtol=1e-4)
+
+
+def test_values_are_kept_where_they_are_asked_for():
+    model = model_of("llama", "sdpa")
+    with torch.no_grad(), hf.torch.capture(model, statistics=False) as heads:
+        model(**inputs_of("llama", "none"))
+    with pytest.raises(
+        hf.errors.CaptureError, match=r"no values were kept: capture\(model, values"
+    ):
+        heads.layer_passages(values=True)
+    with pytest.raises(hf.errors.InputError, match="values must be"):
+        heads.layer_passages(values=1)

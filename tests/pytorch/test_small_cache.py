@@ -1,4 +1,4 @@
-"""A cache that stores latents: it reads what `CompressedKeys` says, and is a cache in all else."""
+"""A cache that stores latents: it reads what the results say, and is a cache in all else."""
 
 from __future__ import annotations
 
@@ -291,3 +291,131 @@ def test_calls_that_were_not_kept_are_said():
         heads.run([{"input_ids": tokens(1, 40)}, {"input_ids": tokens(1, 40)}])
     with pytest.warns(UserWarning, match="2 of 4 calls of the layers were not kept"):
         assert [len(x) for x in heads.layer_passages().values()] == [1, 1]
+
+
+@pytest.fixture(scope="module")
+def both(made):
+    """A model, and its keys and values in few bytes."""
+    model, found = made
+    with ht.capture(model, statistics=False, values=True) as heads:
+        heads.run([{"input_ids": tokens(6, 40)}])
+    values = hf.compress_values(heads.layer_passages(values=True), bytes=5)
+    return model, found[("bytes", 6),], values
+
+
+def read_back(found, states):
+    """Keys or values of a batch, from the bytes that are stored of them."""
+    parts = [found.read(found.store(x.numpy())) for x in states]
+    return torch.tensor(np.stack(parts))
+
+
+def with_values_read_back(model, x, values):
+    """The logits of the model with the values of some layers replaced, without a cache."""
+    number = {name: model.get_submodule(name).layer_idx for name in values.layers}
+    of = {number[name]: own for name, own in values.layers.items()}
+
+    def attention(module, q, k, v, mask, scaling=None, **_):
+        v = read_back(of[module.layer_idx], v) if module.layer_idx in of else v
+        k, v = (y.repeat_interleave(HEADS // KEY_HEADS, 1) for y in (k, v))
+        p = q @ k.transpose(2, 3) * scaling
+        p = p.masked_fill(torch.ones(p.shape[-2:]).triu(1).bool(), -torch.inf).softmax(-1)
+        return (p @ v).transpose(1, 2).contiguous(), None
+
+    transformers.AttentionInterface.register("read_back", attention)
+    transformers.AttentionMaskInterface.register("read_back", lambda *_, **__: None)
+    model.set_attn_implementation("read_back")
+    try:
+        with torch.no_grad():
+            return model(x, use_cache=False).logits
+    finally:
+        model.set_attn_implementation("sdpa")
+
+
+@pytest.mark.parametrize("layers", [(0, 1), (1,)])
+def test_values_are_read_from_what_is_stored(both, layers):
+    """Values alone: the outputs are those of the model with the values read back."""
+    model, _, values = both
+    names = list(values.layers)
+    some = {names[i]: values[names[i]] for i in layers}
+    some = dataclasses.replace(values, layers=some)
+    x = tokens(2, 30, seed=2)
+    cache = ht.SmallCache(model, {}, some)
+    got, expected = run(model, x, cache), with_values_read_back(model, x, some)
+    # A latent halfway between two multiples may become either, and later tokens see that.
+    assert (got - expected).abs().mean() < 0.01 * expected.abs().mean()
+    whole = run(model, x, None)
+    assert (got - whole).abs().mean() > 3 * (got - expected).abs().mean()
+    for i in range(LAYERS):
+        layer = cache.layers[i]
+        if i in layers:
+            assert layer.values.shape == (2, 1, 30, values[names[i]].bytes * KEY_HEADS)
+            read = values[names[i]].read(layer.values[1, 0].numpy())
+            np.testing.assert_array_equal(layer.read("values")[1].numpy(), read)
+            assert layer.read().shape == layer.keys.shape == (2, KEY_HEADS, 30, SIZE)
+        else:
+            assert layer.values.shape == (2, KEY_HEADS, 30, SIZE)
+
+
+def test_keys_and_values_together(both):
+    model, keys, values = both
+    x = tokens(2, 30, seed=3)
+    one, parts = (ht.SmallCache(model, keys, values) for _ in range(2))
+    expected = run(model, x, one)
+    assert one.nbytes == 2 * 30 * LAYERS * KEY_HEADS * (keys.bytes + values.bytes)
+    got = torch.cat([run(model, x[:, a:b], parts) for a, b in ((0, 11), (11, 12), (12, 30))], 1)
+    assert (got - expected).abs().mean() < 0.02 * expected.abs().mean()
+    before = [(layer.read(), layer.read("values")) for layer in one.layers]
+    one.reorder_cache(torch.tensor([1, 0]))
+    one.batch_repeat_interleave(2)
+    one.batch_select_indices(torch.tensor([0, 3]))
+    one.crop(-5)
+    for layer, old in zip(one.layers, before, strict=True):
+        for part, states in zip(("keys", "values"), old, strict=True):
+            torch.testing.assert_close(layer.read(part), states.flip(0)[:, :, :25])
+    other = copy.deepcopy(one)
+    after = run(model, x.flip(0)[:, 25:], one)
+    torch.testing.assert_close(run(model, x.flip(0)[:, 25:], other), after)
+    assert (after - expected.flip(0)[:, 25:]).abs().mean() < 0.02 * expected.abs().mean()
+    one.reset()
+    assert one.get_seq_length() == 0
+    torch.testing.assert_close(run(model, x, one), expected)
+    options = {"max_new_tokens": 5, "num_beams": 3, "do_sample": False, "pad_token_id": 0}
+    assert model.generate(x, cache=ht.SmallCache(model, keys, values), **options).shape == (2, 35)
+    narrow = llama().to(torch.bfloat16)
+    narrow.model.rotary_emb = model.model.rotary_emb
+    small = ht.SmallCache(narrow, keys, values)
+    assert run(narrow, x, small).dtype == torch.bfloat16
+    assert small.layers[1].read("values").dtype == torch.bfloat16
+
+
+def test_long_texts_are_read_in_blocks(both, monkeypatch):
+    model, keys, values = both
+    x = tokens(1, 50, seed=4)
+    whole, blocks = (ht.SmallCache(model, keys, values) for _ in range(2))
+    expected = run(model, x, whole)
+    monkeypatch.setattr("headfit.torch.small_cache.BLOCK", 7)
+    got = run(model, x, blocks)
+    assert (got - expected).abs().mean() < 0.02 * expected.abs().mean()
+    assert blocks.layers[0].read("values").shape == (1, KEY_HEADS, 50, SIZE)
+
+
+def test_values_that_do_not_fit_are_refused(both):
+    model, keys, values = both
+    name = next(iter(values.layers))
+    with pytest.raises(InputError, match="values must be a mapping of layers; got list"):
+        ht.SmallCache(model, {}, [values])
+    with pytest.raises(InputError, match=r"values must have a CompressedValues .* CompressedKeys"):
+        ht.SmallCache(model, keys, keys)
+    with pytest.raises(InputError, match=r"found must have a CompressedKeys .* CompressedValues"):
+        ht.SmallCache(model, values)
+    with pytest.raises(InputError, match="values must have a CompressedValues for names"):
+        ht.SmallCache(model, {}, {"nowhere": values[name]})
+    rng = np.random.default_rng(0)
+    q, v = rng.normal(size=(2, 1, 5, SIZE))
+    of_one = hf.compress_values({name: [((q, q), v)]})
+    with pytest.raises(InputError, match="values must be of 2 key heads"):
+        ht.SmallCache(model, {}, of_one)
+    q, v = rng.normal(size=(2, KEY_HEADS, 5, SIZE))
+    of_others = hf.compress_values({name: [((q, q), v[..., :4])]})
+    with pytest.raises(InputError, match="values must have heads and size of those fitted"):
+        run(model, tokens(1, 5), ht.SmallCache(model, {}, of_others))

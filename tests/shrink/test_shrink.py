@@ -233,7 +233,7 @@ def test_the_identity_is_exact(columns):
         q = np.where(
             R > 0, np.log(R) + np.arange(n)[:, None], -100.0
         )  # shifted by a different constant per row
-    new_q, new_k = appended(target, q, np.eye(n), columns, 0.01)
+    new_q, new_k = appended(target, q, np.eye(n), columns, hf.Tolerances(0.01))
     assert new_q.shape == new_k.shape == (n, n + columns.size)
     S = new_q @ new_k.T
     filled = R.any(axis=1)

@@ -236,7 +236,7 @@ def test_an_outcome_that_cannot_be_sent_is_a_failure(swept):
 
     (record,) = executors.computed([task], Deaf(1), 1, 1)
     assert (record["x"], record["exception"]) == (1, "PicklingError: cannot be sent")
-    assert list(Sweep(Path("x"), [record]).failures) == [record]
+    assert list(Sweep(Path("x"), [record], ()).failures) == [record]
 
 
 @pytest.mark.parametrize("cores", [1, 2, 8])
@@ -272,7 +272,7 @@ def test_numbers_come_in_one_form(swept, table):
 def test_columns():
     rows = [{"key": "", "a": 1, "b": True, "c": 1, "d": "x", "work": ""},
             {"key": "", "a": 2, "b": False, "c": None, "e": [1], "work": ""}]  # fmt: skip
-    swept = Sweep(Path("x"), rows)
+    swept = Sweep(Path("x"), rows, ())
     columns = swept.columns
     kinds = {name: columns[name].dtype.kind for name in "abcde"}
     assert kinds == {"a": "i", "b": "b", "c": "f", "d": "O", "e": "O"}

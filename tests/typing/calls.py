@@ -66,6 +66,8 @@ def heads(Q: NDArray[Any], A: sp.csr_array) -> None:
     assert_type(hf.compress([(Q, Q), (Q, Q)], dim=4), hf.results.Compressed)
     assert_type(hf.compress([head, head], dim=4).P_q, NDArray[Any])
     assert_type(hf.compress_keys({"a": [head]})["a"], hf.results.CompressedKeys)
+    assert_type(hf.compress_values({"a": [(head, Q)]})["a"], hf.results.CompressedValues)
+    assert_type(hf.compress_values({"a": [((Q, Q), Q)]}, bytes=4).error, float)
     found = hf.index([head, (Q, Q)], mass=0.99, dtype="int4", form="dot")
     assert_type(found, hf.results.Index | hf.results.Indexes)
     if isinstance(found, hf.results.Index):

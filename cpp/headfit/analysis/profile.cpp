@@ -2,6 +2,7 @@
 
 #include <unordered_map>
 
+#include "headfit/analysis/exact_sums.hpp"
 #include "headfit/attention/best_of_row.hpp"
 #include "headfit/attention/softmax_row.hpp"
 #include "headfit/logits/stream.hpp"

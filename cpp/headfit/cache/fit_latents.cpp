@@ -30,9 +30,9 @@ class Descent {
 
   LatentResult run() {
     const Stopwatch stopwatch;
-    LatentResult result;
-    LatentMaps maps = result.maps = start();
-    result.format = format_;
+    LatentResult result = principal_result(spectrum_, options_);
+    LatentMaps maps = result.maps;
+    format_ = result.format;
     result.start = result.loss = start_loss_ = validated(maps);
     LatentMaps gradient = maps, size = units(maps);
     descent::Adam<LatentMaps> adam(LatentMaps::zero(maps.encode.rows(), maps.encode.cols()));
@@ -52,21 +52,6 @@ class Descent {
   }
 
  private:
-  LatentMaps start() {
-    std::vector<int> bits = options_.bits;
-    if (bits.empty() && options_.rank == 0) {
-      bits = spend_bits(spectrum_.variances, options_.total_bits, options_.least, options_.most);
-      if (bits.empty()) bits = {options_.least};  // all keys are the same
-    }
-    format_ = LatentFormat(std::move(bits));
-    const Index rank = format_.rounds() ? static_cast<Index>(format_.bits().size()) : options_.rank;
-    if (rank > loss_.width()) {
-      throw InputError("there must not be more latents than the " + std::to_string(loss_.width()) +
-                       " numbers of the keys; got " + std::to_string(rank));
-    }
-    return principal_latents(spectrum_, rank, format_, options_.seed);
-  }
-
   double rate_at(Index step) const {
     const double near = std::clamp(std::sqrt(start_loss_ / usual_loss), 0.1, 1.0);
     return largest_rate * near * descent::step_share(step, options_.steps, warm_up);
@@ -119,16 +104,38 @@ class Descent {
 
 }  // namespace
 
+LatentResult principal_result(const KeySpectrum& spectrum, const LatentOptions& options) {
+  const Index width = spectrum.mean.size();
+  if (spectrum.variances.size() != width || spectrum.components.rows() != width ||
+      spectrum.components.cols() != width) {
+    throw InputError("there must be a principal component for each of " + std::to_string(width) +
+                     " numbers");
+  }
+  std::vector<int> bits = options.bits;
+  if (bits.empty() && options.rank == 0) {
+    bits = spend_bits(spectrum.variances, options.total_bits, options.least, options.most);
+    if (bits.empty()) bits = {options.least};  // all tokens are the same
+  }
+  LatentResult result;
+  result.format = LatentFormat(std::move(bits));
+  const bool rounds = result.format.rounds();
+  const Index rank = rounds ? static_cast<Index>(result.format.bits().size()) : options.rank;
+  if (rank > width) {
+    throw InputError("there must not be more latents than the " + std::to_string(width) +
+                     " numbers of a token; got " + std::to_string(rank));
+  }
+  result.maps = principal_latents(spectrum, rank, result.format, options.seed);
+  return result;
+}
+
 LatentResult fit_latents(const LayerPassages& layer, const LatentOptions& options, const Run& run) {
   const KeyLoss loss(layer.passages, layer.positions, run);
   if (layer.choosing < 0 || layer.choosing >= loss.passages()) {
     throw InputError("there must be a passage to fit to");
   }
-  const Index width = loss.width();
-  if (layer.spectrum.mean.size() != width || layer.spectrum.variances.size() != width ||
-      layer.spectrum.components.rows() != width || layer.spectrum.components.cols() != width) {
-    throw InputError("the principal components must be those of keys of " + std::to_string(width) +
-                     " numbers");
+  if (layer.spectrum.mean.size() != loss.width()) {
+    throw InputError("the principal components must be those of keys of " +
+                     std::to_string(loss.width()) + " numbers");
   }
   return Descent(loss, layer, options).run();
 }

@@ -37,6 +37,10 @@ struct LatentResult {
   double seconds = 0;
 };
 
+// The principal components alone, in the format that the options say; for values of tokens too.
+// Throws InputError for more latents than numbers.
+LatentResult principal_result(const KeySpectrum& spectrum, const LatentOptions& options);
+
 // Descends from principal components by Adam (Kingma and Ba 2015), whose steps are in units of the
 // size of each map.
 LatentResult fit_latents(const LayerPassages& layer, const LatentOptions& options, const Run& run);

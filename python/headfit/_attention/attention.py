@@ -23,22 +23,13 @@ from headfit._attention.logits import (
     row_numbers,
 )
 from headfit._attention.of_rows import AttentionStats, as_csr, topk_blocks, topk_rows
+from headfit._base import arrays
 from headfit._base.arguments import as_choice, as_count, as_flag, shown, thread_count
-from headfit._base.arrays import (
-    FloatArray,
-    as_array,
-    as_shares,
-    as_stack,
-    as_stored_array,
-    computed_in,
-    is_sparse,
-    widened,
-)
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, mask_text
 from headfit._base.machine import require_memory
 from headfit._base.positions import as_positions, rotate
-from headfit._base.types import ArrayLike
+from headfit._base.types import ArrayLike, FloatArray
 from headfit._cluster.cluster import Cluster
 from headfit.errors import InputError
 
@@ -169,7 +160,7 @@ class Attention(Shown):
         vars(self).update(
             vars(checked), stored=(q, k), options=checked, core=core, errors=None,
             lead=q.shape[:-2], n=q.shape[-2], m=k.shape[-2], dim=q.shape[-1],
-            dtype=computed_in(q, k),
+            dtype=arrays.computed_in(q, k),
         )  # fmt: skip
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -206,12 +197,12 @@ class Attention(Shown):
     @cached_property
     def Q(self) -> FloatArray:
         """The queries, as float32 or float64."""
-        return widened(self.stored[0])
+        return arrays.widened(self.stored[0])
 
     @cached_property
     def K(self) -> FloatArray:
         """The keys, as float32 or float64."""
-        return widened(self.stored[1])
+        return arrays.widened(self.stored[1])
 
     def _facts(self) -> dict[str, str]:
         q, k = self.stored
@@ -468,17 +459,18 @@ class Attention(Shown):
         Takes O(n m (d + dv)) time per head and O((n + m) (d + dv)) memory for one key head. Maxima
         and sums are updated while keys are visited (online softmax, Milakov and Gimelshein 2018).
         """
-        v = as_stored_array(V, "V")
+        v = arrays.as_stored_array(V, "V")
         logits, count = self._of_rows(rows)
         expected = self.stored[1].shape[:-1]
         if v.shape[:-1] != expected:
             raise InputError(
                 f"V must have the leading axes and rows of K, {expected}; got {v.shape[:-1]}"
             )
-        if np.promote_types(computed_in(v), self.dtype) != self.dtype:
+        if np.promote_types(arrays.computed_in(v), self.dtype) != self.dtype:
             raise InputError(f"V must not be wider than Q and K, {self.dtype}; got {v.dtype}")
         result = self._output(count, v.shape[-1])
-        _core.attention_apply(logits, as_stack(v), self._stack(result), thread_count(num_threads))
+        stacks = arrays.as_stack(v), self._stack(result)
+        _core.attention_apply(logits, *stacks, thread_count(num_threads))
         return result
 
     @standard_arithmetic()
@@ -509,18 +501,18 @@ class Attention(Shown):
         -----
         Takes O((n + m) d) memory and a few rows of logits for each thread.
         """
-        wanted = as_shares(shares, "shares")
-        arrays = _core.attention_stats(self.core, wanted, thread_count(num_threads))
+        wanted = arrays.as_shares(shares, "shares")
+        figures = _core.attention_stats(self.core, wanted, thread_count(num_threads))
         shape = (*self.lead, self.n)
-        entropy, max_weight, log_sum = (x.reshape(shape) for x in arrays[:3])
+        entropy, max_weight, log_sum = (x.reshape(shape) for x in figures[:3])
         return AttentionStats(
             entropy=entropy,
             max_weight=max_weight,
             effective_support=np.where(max_weight > 0, np.exp(entropy), 0.0),
             log_sum=log_sum,
             shares=tuple(float(s) for s in wanted),
-            keys_for_share=arrays[3].reshape((*shape, wanted.size)),
-            key_mass=arrays[4].reshape(shape),
+            keys_for_share=figures[3].reshape((*shape, wanted.size)),
+            key_mass=figures[4].reshape(shape),
         )
 
     def _of_rows(self, rows: Rows) -> tuple[_core.Logits, int]:
@@ -544,7 +536,7 @@ class Attention(Shown):
             else:
                 _core.attention_matrix(logits, self._stack(result), out is None, threads)
             return result
-        if self.lead or out is not None or not is_sparse(self.mask):
+        if self.lead or out is not None or not arrays.is_sparse(self.mask):
             what = "out" if out is not None else f"mask {mask_text(self.mask)}, Q {self.Q.shape}"
             raise InputError(
                 f"sparse must be False unless one head has a sparse mask, without out; got {what}"
@@ -574,8 +566,8 @@ class Attention(Shown):
             )
         q, k = self.stored
         for name, x in {"Q": q, "K": k, "bias": self.bias, "mask": self.mask}.items():
-            fixed = x is None or isinstance(x, (str, tuple)) or is_sparse(x)
-            if not fixed and np.may_share_memory(out, as_array(x, name)):
+            fixed = x is None or isinstance(x, (str, tuple)) or arrays.is_sparse(x)
+            if not fixed and np.may_share_memory(out, arrays.as_array(x, name)):
                 raise InputError(f"out must not share memory with {name}")
         return out
 

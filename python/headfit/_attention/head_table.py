@@ -354,11 +354,10 @@ class ModelTable(Pictured):
             f"ModelTable({len(self)} heads of {len(self.distances)} layers; medians (~) are "
             "approximate, from histograms)"
         )
-        hidden = ["_max", "_mean", "gamma", "_worst"]
+        hidden: tuple[str, ...] = ("_max", "_mean", "gamma", "_worst")
         if (np.nan_to_num(self.numbers["key_mass"], nan=1) >= 1 - 1e-9).all():
-            hidden.append("key_mass")  # no layer has sinks as parameters
-        left_out = tuple(hidden)
-        return _as_text(title, {n: x for n, x in self.numbers.items() if not n.endswith(left_out)})
+            hidden += ("key_mass",)  # no layer has sinks as parameters
+        return _as_text(title, {n: x for n, x in self.numbers.items() if not n.endswith(hidden)})
 
     def to_pandas(self) -> Any:
         """Return the table as a pandas DataFrame with one row per head, by its layer and number.

@@ -70,8 +70,8 @@ def over_heads(
     started; what other threads are working on goes on to its end, and is dropped.
     """
     threads = thread_count(num_threads)
-    heads, places = single_heads(attention), list(np.ndindex(attention.lead))
-    workers = 1 if one_at_a_time else max(1, min(threads, len(heads)))
+    calls: list[Any] = list(zip(np.ndindex(attention.lead), single_heads(attention), strict=True))
+    workers = 1 if one_at_a_time else max(1, min(threads, len(calls)))
 
     def work(place: tuple[int, ...], head: Attention) -> Any:
         with input_errors(f"head {', '.join(map(str, place))}", InputError):
@@ -79,16 +79,13 @@ def over_heads(
 
     results = np.empty(attention.lead, dtype=object)
     if workers == 1:
-        for place, head in zip(places, heads, strict=True):
+        for place, head in calls:
             results[place] = work(place, head)
         return results
     pool = ThreadPoolExecutor(workers, thread_name_prefix="headfit")
     try:
-        jobs = [
-            pool.submit(contextvars.copy_context().run, work, place, head)
-            for place, head in zip(places, heads, strict=True)
-        ]
-        for place, job in zip(places, jobs, strict=True):
+        jobs = [pool.submit(contextvars.copy_context().run, work, *call) for call in calls]
+        for (place, _), job in zip(calls, jobs, strict=True):
             results[place] = job.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

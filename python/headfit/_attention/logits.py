@@ -100,13 +100,9 @@ class LogitOptions:
             mask = frozen_mask(mask) if arrays.is_sparse(mask) else as_allowed(mask)
         if lengths is not None:
             lengths = np.array(arrays.as_array(lengths, "key_lengths"))
-        return replace(
-            self,
-            mask=mask,
-            key_lengths=lengths,
-            key_mask=None if keys is None else frozen(as_key_mask(keys)),
-            sinks=sinks,
-        )
+        if keys is not None:
+            keys = frozen(as_key_mask(keys))
+        return replace(self, mask=mask, key_lengths=lengths, key_mask=keys, sinks=sinks)
 
     def equals(
         self, other: LogitOptions, name: str, lead: tuple[int, ...], shape: tuple[int, int]

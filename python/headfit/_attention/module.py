@@ -8,25 +8,16 @@ from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
-import scipy.linalg
+from scipy.linalg import lapack
 
 from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._attention.logits import check_scale
+from headfit._base import arrays
 from headfit._base.arguments import as_count, as_generator
-from headfit._base.arrays import (
-    FloatArray,
-    as_float_dtype,
-    as_matrix,
-    as_stack,
-    as_stored_matrix,
-    blocks_of_rows,
-    check_finite,
-    computed_in,
-)
 from headfit._base.calls import interruptible, short_blocks, standard_arithmetic
 from headfit._base.machine import require_memory
-from headfit._base.types import Seed
+from headfit._base.types import FloatArray, Seed
 from headfit.errors import InputError
 
 EPSILON = float(np.finfo(np.float64).eps)
@@ -129,7 +120,7 @@ class SelfAttention:
         array([[1., 0.],
                [0., 1.]], dtype=float32)
         """
-        width, dtype = 2 * as_count(dim, "dim", 1), as_float_dtype(dtype)
+        width, dtype = 2 * as_count(dim, "dim", 1), arrays.as_float_dtype(dtype)
         module = object.__new__(cls)
         module._set_fields((width, width), np.dtype(dtype), scale)
         return module
@@ -168,7 +159,7 @@ class SelfAttention:
         """
         from scipy.fft import dct
 
-        generator, dtype = as_generator(rng), as_float_dtype(dtype)
+        generator, dtype = as_generator(rng), arrays.as_float_dtype(dtype)
         dim = as_count(dim, "dim", 1)
         side = 2 * dim
         require_memory(5 * 8 * side**2, f"a rotation of dim = {dim}")
@@ -237,25 +228,25 @@ class SelfAttention:
         -----
         Takes O(n D d) time, and O(n d) memory for a canonical module, else O((n + D) d).
         """
-        x = as_stored_matrix(X, "X")
+        x = arrays.as_stored_matrix(X, "X")
         if x.shape[1] != self.width:
             raise InputError(f"X must have {self.width} columns; got shape {x.shape}")
-        check_finite(x, "X")
+        arrays.check_finite(x, "X")
         d = self.dim
         if self.is_canonical:  # products with zeros and ones are exact: no errors to bound
             return Attention(x[:, :d], x[:, d:], scale=self.scale, mask=mask)
-        dtype = np.result_type(computed_in(x), self.dtype)
+        dtype = np.result_type(arrays.computed_in(x), self.dtype)
         weights = self.weights.astype(np.float64, copy=False)
         q, k = (np.empty((x.shape[0], d), dtype) for _ in range(2))
         with np.errstate(over="ignore", invalid="ignore"):
-            for rows, block in blocks_of_rows(x):
+            for rows, block in arrays.blocks_of_rows(x):
                 wide = block.astype(np.float64, copy=False)
                 q[rows], k[rows] = np.split(wide @ weights, 2, axis=1)
-        check_finite(q, "X W_Q")
-        check_finite(k, "X W_K")
-        inputs = as_stack(x)
+        arrays.check_finite(q, "X W_Q")
+        arrays.check_finite(k, "X W_K")
+        inputs = arrays.as_stack(x)
         errors = tuple(
-            _core.product_errors(inputs, as_stack(w), as_stack(product))
+            _core.product_errors(inputs, arrays.as_stack(w), arrays.as_stack(product))
             for w, product in ((self.W_Q, q), (self.W_K, k))
         )
         return Attention._of(q, k, {"scale": self.scale, "mask": mask}, errors)
@@ -266,9 +257,8 @@ class SelfAttention:
         require_memory(2 * 8 * self.width**2, f"the factorisation of {self.width} x {self.width}")
         transposed = np.array(self.weights.T, dtype=np.float64, order="F", copy=True)
         norm = float(np.abs(transposed).sum(axis=0).max())
-        factor = scipy.linalg.lapack.dgetrf
-        lu, pivots, _ = interruptible(self.width**3 / 3, factor, transposed, overwrite_a=True)
-        condition, _ = scipy.linalg.lapack.dgecon(lu, norm)
+        lu, pivots, _ = interruptible(self.width**3 / 3, lapack.dgetrf, transposed, overwrite_a=1)
+        condition, _ = lapack.dgecon(lu, norm)
         if not condition > self.width * EPSILON:
             self._check_rank(int(interruptible(self.width**3, np.linalg.matrix_rank, self.weights)))
             raise InputError(
@@ -352,13 +342,13 @@ class SelfAttention:
         pivots = pivots.copy()
         for rows in blocks:
             wide = together[rows].astype(np.float64)
-            out[rows] = scipy.linalg.lapack.dgetrs(lu, pivots, wide.T)[0].T
+            out[rows] = lapack.dgetrs(lu, pivots, wide.T)[0].T
         return out
 
 
 def _side_by_side(pair: dict[str, Any], shape: str, columns: int | None = None) -> FloatArray:
     """Return two matrices of one shape as one matrix of their wider dtype, checked to be finite."""
-    first, second = (as_matrix(x, name) for name, x in pair.items())
+    first, second = (arrays.as_matrix(x, name) for name, x in pair.items())
     width = first.shape[1]
     if first.shape != second.shape or width == 0 or columns not in (None, width):
         names = " and ".join(pair)
@@ -366,5 +356,5 @@ def _side_by_side(pair: dict[str, Any], shape: str, columns: int | None = None) 
             f"{names} must have one shape {shape}; got {first.shape} and {second.shape}"
         )
     for name, x in zip(pair, (first, second), strict=True):
-        check_finite(x, name)
+        arrays.check_finite(x, name)
     return np.concatenate([first, second], axis=1)

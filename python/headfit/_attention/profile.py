@@ -309,6 +309,5 @@ def medians(counts: Counts, *, integers: bool = False) -> Floats:
         values = np.ceil(EDGES - 1e-6)
     else:
         values = np.append(1.0, EDGES[1:] * 2 ** (0.5 / BINS_PER_DOUBLING))
-    last = EDGES.size - 1
-    middle = (values[np.minimum(lower, last)] + values[np.minimum(upper, last)]) / 2
+    middle = (values.take(lower, mode="clip") + values.take(upper, mode="clip")) / 2
     return np.where(total[..., 0] > 0, middle, np.nan)

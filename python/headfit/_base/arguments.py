@@ -128,14 +128,14 @@ def as_share(value: Any, name: str) -> float:
     return as_number(value, name, "lie in (0, 1]", lambda share: 0 < share <= 1)
 
 
-def as_generator(rng: Any, name: str = "rng") -> np.random.Generator:
+def as_generator(rng: Any) -> np.random.Generator:
     """Return a new generator for a seed; a generator is returned as it is."""
     try:
         if np.asarray(rng).dtype.kind in "bUS":  # NumPy would read the text "8" in a list as 8
             raise TypeError("truth values and texts are no seeds")
         return np.random.default_rng(rng)
     except Exception as error:
-        raise InputError(f"{name} must be a seed or a Generator; got {shown(rng)}") from error
+        raise InputError(f"rng must be a seed or a Generator; got {shown(rng)}") from error
 
 
 def seed_from(rng: Any) -> int:

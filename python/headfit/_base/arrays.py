@@ -147,9 +147,9 @@ def as_stored_matrix(x: Any, name: str) -> NDArray[Any]:
     return array
 
 
-def as_matrix(x: Any, name: str, dtype: Any = None) -> FloatArray:
+def as_matrix(x: Any, name: str) -> FloatArray:
     """Return `x` as a two-dimensional float array with contiguous rows."""
-    return as_contiguous(widened(as_stored_matrix(x, name)), dtype)
+    return as_contiguous(widened(as_stored_matrix(x, name)))
 
 
 def as_items(array: NDArray[Any]) -> NDArray[Any]:

@@ -74,17 +74,17 @@ def opened(path: Any, name: str, otherwise: str) -> Iterator[IO[bytes]]:
             yield stream
 
 
-def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "path") -> Path:
+def replace_file(path: Path, write: Callable[[IO[bytes]], Any]) -> Path:
     """Call ``write(file)`` on a new file beside `path`, rename it to `path`, and return that.
 
     The permissions of the file that is replaced stay. A link stays a link, and the file that it
     names is replaced.
     """
     target = Path(os.path.realpath(path))
-    with file_errors(name, str(target), "cannot be written"):
+    with file_errors("path", str(target), "cannot be written"):
         old = target.stat() if target.exists() else None
         if old is not None and not stat.S_ISREG(old.st_mode):
-            raise FileError(f"{name}: {path} cannot be written: it is no ordinary file")
+            raise FileError(f"path: {path} cannot be written: it is no ordinary file")
         # `tempfile` would make a new file readable by its owner alone; here the umask decides.
         temporary = target.parent / f".headfit-{secrets.token_hex(8)}.tmp"
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY

@@ -96,9 +96,8 @@ def by_first_axes(
     if keys is not None and array.shape[-1] == 1 != keys:  # else one entry would speak for all
         raise InputError(f"{name} must have an entry for each of {keys} keys; got {array.shape}")
     batch = array.shape[: array.ndim - len(own)]
-    whole, missing = array, (1,) * (len(lead) - len(batch))
-    if batch:
-        whole = array.reshape((*batch, *missing, *array.shape[len(batch) :]))
+    missing = (1,) * (len(lead) - len(batch))
+    whole = array.reshape((*batch, *missing, *array.shape[len(batch) :]))
     try:
         return np.ascontiguousarray(by_heads(whole, lead, own, name))
     except InputError as error:
@@ -203,6 +202,14 @@ def frozen_mask(mask: Any) -> Any:
         parts = frozen(csr.data), frozen(csr.indices), frozen(csr.indptr)
         return FrozenMask(parts, shape=csr.shape)
     return frozen(as_allowed(mask))
+
+
+def mask_from_json(mask: Any) -> Any:
+    """Return a mask in words or as a window; JSON has lists in the place of tuples."""
+    if not isinstance(mask, list):
+        return mask
+    kind, width = mask
+    return kind, tuple(width) if isinstance(width, list) else width
 
 
 def masks_agree(a: Any, b: Any, shape: tuple[int, int], lead: tuple[int, ...] = ()) -> bool:

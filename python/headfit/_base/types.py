@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.random import BitGenerator, Generator, SeedSequence
 from numpy.typing import NDArray
 
 # Floating-point numbers, as functions return them.
@@ -59,14 +60,7 @@ PositionLike: TypeAlias = (
 )
 
 # Whatever `numpy.random.default_rng` takes (SPEC 7).
-Seed: TypeAlias = (
-    int
-    | Sequence[int]
-    | np.random.Generator
-    | np.random.BitGenerator
-    | np.random.SeedSequence
-    | None
-)
+Seed: TypeAlias = int | Sequence[int] | Generator | BitGenerator | SeedSequence | None
 
 # Columns by number, or "auto" for those that most rows attend to; None for no column.
 Columns: TypeAlias = Literal["auto"] | Sequence[int] | NDArray[np.integer[Any]] | None

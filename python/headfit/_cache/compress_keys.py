@@ -97,6 +97,7 @@ def compress_keys(
 
     See Also
     --------
+    compress_values : the values of the same cache.
     compress : smaller heads, with fewer dimensions of queries and keys.
 
     Notes
@@ -133,16 +134,15 @@ def compress_keys(
     ((60, 8), (2, 60, 8))
     """
     begun = time.perf_counter()
-    if not isinstance(layers, Mapping) or not layers:
-        raise InputError(f"layers must be a mapping of passages, not empty; got {shown(layers)}")
+    check_layers(layers)
     shares = checked_shares(held_out, validation)
     running = Running.of(effort=effort, callback=callback, rng=rng, num_threads=num_threads)
     steps = effort_steps(effort, EFFORTS, least=0)
 
     def checked(own: Any) -> tuple[_Layer, _core.LatentOptions]:
         layer = _Layer.divided(given_alone(own), rotated, shares, running.seed)
-        sizes = layer.sizes(bytes, rank, bits)
-        return layer, _core.LatentOptions(**sizes, steps=steps, rows=ROWS, seed=running.seed)
+        given = layer.key_heads, layer.dim, SHARE, bytes, rank, bits
+        return layer, latent_options(*given, steps=steps, rows=ROWS, seed=running.seed)
 
     found, options = zip(*of_each(layers, "layer", checked).values(), strict=True)
     names = list(layers)
@@ -159,33 +159,16 @@ class _Layer(Divided):
     def key_heads(self) -> int:
         return math.prod(self.attentions[0].stored[1].shape[:-2])
 
-    def sizes(self, bytes: Any, rank: Any, bits: Any) -> dict[str, Any]:
-        """Return the sizes of the latents as the core takes them."""
-        heads, dim = self.key_heads, self.dim
-        if rank is None and bits is None:
-            least = (STEP_BYTES + 1) / heads
-            size = max(least, SHARE * dim) if bytes is None else as_number(bytes, "bytes")
-            if not least <= size < np.inf:
-                raise InputError(
-                    f"bytes must be at least {least:.3g} for {heads} key heads: a step of 2 bytes "
-                    f"and 8 bits of latents for a token; got {size:g}"
-                )
-            of_latents = min(int(size * heads + 1e-6) - STEP_BYTES, dim * heads)
-            return {"bits": [], "rank": 0, "total_bits": 8 * of_latents}
-        if bytes is not None:
-            raise InputError("bytes must not be given beside rank or bits, which it decides")
-        width = dim * heads
-        rank = as_count(width if rank is None else rank, "rank", 1, width)
-        each = [] if bits is None else [as_count(bits, "bits", 1, 8)] * rank
-        return {"bits": each, "rank": rank, "total_bits": 0}
-
     def core(self) -> Any:
         """Return the passages that are fitted, and after them those that choose."""
         positions = self.turns(max(a.m for a in self.attentions))
-        fitted = self.part(self.parts.calibration)
-        spectrum = _spectrum([_flat_keys(attention.K, positions) for attention in fitted])
+        fitted = [_flat_keys(a.K, positions) for a in self.part(self.parts.calibration)]
         return _core.LayerPassages(
-            self.fitted, positions.table, positions.halves, spectrum, self.parts.validation.size
+            self.fitted,
+            positions.table,
+            positions.halves,
+            spectrum(fitted),
+            self.parts.validation.size,
         )
 
     def result(self, fit: Any, threads: int) -> CompressedKeys:
@@ -200,11 +183,14 @@ class _Layer(Divided):
         kl, tv, attends = _core.compare_heads([a.core for a in originals], smaller, threads)
         longest, heads = max(a.n for a in originals), math.prod(originals[0].lead)
         rows = np.concatenate([np.tile(np.arange(a.n), heads) for a in originals])
-        kl, tv = kl[attends], tv[attends]
-        tv_mean, tv_95, tv_worst, mean_kl = Closeness.of(kl, tv)
-        each = by_eighths(kl, rows[attends], longest)
+        tv_mean, tv_95, tv_worst, mean_kl = Closeness.of(kl[attends], tv[attends])
         return replace(
-            found, kl=mean_kl, tv_mean=tv_mean, tv_95=tv_95, tv_worst=tv_worst, kl_by_position=each
+            found,
+            kl=mean_kl,
+            tv_mean=tv_mean,
+            tv_95=tv_95,
+            tv_worst=tv_worst,
+            kl_by_position=by_eighths(kl[attends], rows[attends], longest),
         )
 
 
@@ -213,16 +199,58 @@ def _flat_keys(k: NDArray[np.float32], positions: Positions) -> NDArray[np.float
     if positions.table is not None:
         cosines, sines = np.hsplit(positions.table[: k.shape[-2]], 2)
         k = turn(k, cosines, -sines, positions.halves, np.empty_like(k))
-    return k if k.ndim == 2 else np.hstack(list(k))
+    return side_by_side(k)
 
 
-def _spectrum(keys: list[NDArray[np.float32]]) -> tuple[Moment, Moment, Moment]:
-    """Return the mean of keys, their variances along principal components, falling, and these."""
-    count = sum(len(x) for x in keys)
-    mean = sum(x.sum(axis=0, dtype=np.float64) for x in keys) / count
+def check_layers(layers: Any) -> None:
+    """Raise an InputError unless passages come by the names of their layers."""
+    if not isinstance(layers, Mapping) or not layers:
+        raise InputError(f"layers must be a mapping of passages, not empty; got {shown(layers)}")
+
+
+def latent_options(
+    heads: int, dim: int, share: float, bytes: Any, rank: Any, bits: Any, **descent: int
+) -> _core.LatentOptions:
+    """Return the sizes of the latents of a layer, and the descent, as the core takes them.
+
+    Where a call does not say, a token takes a share of `dim` bytes for each head.
+    """
+    if rank is None and bits is None:
+        least = (STEP_BYTES + 1) / heads
+        size = max(least, share * dim) if bytes is None else as_number(bytes, "bytes")
+        if not least <= size < np.inf:
+            raise InputError(
+                f"bytes must be at least {least:.3g} for {heads} key heads: a step of 2 bytes "
+                f"and 8 bits of latents for a token; got {size:g}"
+            )
+        of_latents = min(int(size * heads + 1e-6) - STEP_BYTES, dim * heads)
+        return _core.LatentOptions(bits=[], rank=0, total_bits=8 * of_latents, **descent)
+    if bytes is not None:
+        raise InputError("bytes must not be given beside rank or bits, which it decides")
+    width = dim * heads
+    rank = as_count(width if rank is None else rank, "rank", 1, width)
+    each = [] if bits is None else [as_count(bits, "bits", 1, 8)] * rank
+    return _core.LatentOptions(bits=each, rank=rank, total_bits=0, **descent)
+
+
+def side_by_side(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return what a layer has of each token, of all heads beside each other."""
+    return x if x.ndim == 2 else np.hstack(list(x))
+
+
+def spectrum(
+    tokens: Sequence[NDArray[np.float32]], weights: Sequence[Moment] | None = None
+) -> tuple[Moment, Moment, Moment]:
+    """Return the mean of tokens, their variances along principal components, falling, and these.
+
+    A token counts as much as its weight.
+    """
+    weights = [np.ones(len(x)) for x in tokens] if weights is None else weights
+    total = np.concatenate(weights).sum()
+    mean = sum(w @ x for w, x in zip(weights, tokens, strict=True)) / total
     moment = np.zeros((len(mean), len(mean)))
-    for x in keys:
+    for w, x in zip(weights, tokens, strict=True):
         centred = x - mean
-        moment += centred.T @ centred / count
+        moment += (centred.T * w) @ centred / total
     variances, components = np.linalg.eigh(moment)
     return mean[np.newaxis], variances[np.newaxis, ::-1].clip(0), components[:, ::-1].copy()

@@ -1,4 +1,4 @@
-"""Keys of tokens as bytes, and back: the same code for arrays of NumPy and of PyTorch.
+"""Keys or values of tokens as bytes, and back: the same code for arrays of NumPy and of PyTorch.
 
 A token takes the bits of its latents, first the lowest bit of each, then the next one of those that
 have more than one, and so on, and after them its step in float16. Latents without bits are float16.
@@ -16,7 +16,7 @@ STEP_BYTES = 2
 
 @dataclass(frozen=True)
 class Packing:
-    """Maps of keys, and how latents are stored; arrays are all of one library."""
+    """Maps of keys or values, and how latents are stored; arrays are all of one library."""
 
     encode: Any
     decode: Any
@@ -47,8 +47,8 @@ class Packing:
     @property
     def _planes(self) -> list[int]:
         """How many latents, which are the first, have a bit 0, a bit 1, ..."""
-        assert self.bits is not None
-        return [sum(b > bit for b in self.bits) for bit in range(self.bits[0])]
+        bits = self.bits or (0,)
+        return [sum(b > bit for b in bits) for bit in range(bits[0])]
 
     def _array(self, values: Any, dtype: Any) -> Any:
         """Return an array where the maps are."""
@@ -56,13 +56,12 @@ class Packing:
 
     def _of_bits(self, function: Any) -> Any:
         """Return a number for each latent, by its bits."""
-        assert self.bits is not None
-        return self._array([function(b) for b in self.bits], self.xp.float32)
+        return self._array(map(function, self.bits or ()), self.xp.float32)
 
     def pack(self, keys: Any, positions: Any) -> Any:
         """Return bytes, shape (..., n, bytes), of keys (..., heads, n, D) with positions applied.
 
-        `positions` has shape (..., n).
+        `positions` has shape (..., n); without frequencies they are not looked at.
         """
         xp = self.xp
         flat = xp.swapaxes(self._turned(keys, positions, -1), -2, -3)
@@ -88,12 +87,13 @@ class Packing:
             least = xp.minimum(error, least)
         codes = xp.asarray(xp.round(best + reach), dtype=xp.uint8)
         planes = [codes[..., :count] >> bit & 1 for bit, count in enumerate(self._planes)]
-        planes.append(codes[..., :1] * self._array([0] * (-sum(self.bits) % 8), xp.uint8))
-        bits = xp.concat(planes, axis=-1).reshape(*codes.shape[:-1], -(-sum(self.bits) // 8), 8)
+        rest = codes[..., :1] * self._array([0] * (-sum(self.bits) % 8), xp.uint8)
+        bits = xp.concat([*planes, rest], axis=-1).reshape(
+            *codes.shape[:-1], -(-sum(self.bits) // 8), 8
+        )
         powers = self._array([1 << bit for bit in range(8)], xp.uint8)
         packed = (bits * powers).sum(axis=-1, dtype=xp.uint8)
-        step = xp.asarray(step, dtype=xp.float16).view(xp.uint8)
-        return xp.concat([packed, step], axis=-1)
+        return xp.concat([packed, xp.asarray(step, dtype=xp.float16).view(xp.uint8)], axis=-1)
 
     def unpack(self, stored: Any, positions: Any) -> Any:
         """Return the keys, shape (..., heads, n, D), of bytes, shape (..., n, bytes)."""
@@ -111,8 +111,7 @@ class Packing:
                 at += count
             z *= (stored[..., -STEP_BYTES:] + 0).view(xp.float16)  # + 0 makes them contiguous
         flat = z @ self.decode + self.mean
-        size = len(self.mean) // self.key_heads
-        keys = flat.reshape(*flat.shape[:-1], self.key_heads, size)
+        keys = flat.reshape(*flat.shape[:-1], self.key_heads, len(self.mean) // self.key_heads)
         return self._turned(xp.swapaxes(keys, -2, -3), positions, 1)
 
     def _turned(self, keys: Any, positions: Any, sign: int) -> Any:

@@ -1,8 +1,8 @@
-"""Keys of a layer in few bytes: what is stored, what is read, and how close attention stays."""
+"""Keys and values of layers in few bytes: what is stored and read, and how close layers stay."""
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,184 @@ from headfit._base.calls import standard_arithmetic
 from headfit._base.display import named, plain_dict
 from headfit._cache.packing import Packing
 from headfit._cache.stored import Stored, StoredByName, check_position, check_same_position, write
+from headfit._shrink.result import Each
 from headfit.errors import InputError
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CompressedKeys(Stored):
+class Latents(Stored):
+    """What results of keys and of values share: maps to latents of a few bits, and back."""
+
+    _tensors = ("encode", "decode", "mean")
+
+    encode: NDArray[np.float32]
+    decode: NDArray[np.float32]
+    mean: NDArray[np.float32]
+    bits: tuple[int, ...] | None
+    key_heads: int
+    position: tuple[str, tuple[float, ...]] | None
+    calibration: NDArray[np.intp]
+    validation: NDArray[np.intp]
+    held_out: NDArray[np.intp]
+    seconds: float
+
+    _what: ClassVar[str]
+    _quality: ClassVar[str]  # what the passages that judge say, a text to format
+
+    @property
+    def packing(self) -> Packing:
+        """How tokens become bytes."""
+        kind, frequencies = self.position or ("", None)
+        return Packing(
+            self.encode, self.decode, self.mean,
+            None if frequencies is None else np.array(frequencies), kind == "rope-half",
+            self.bits, self.key_heads,
+        )  # fmt: skip
+
+    @property
+    def bytes(self) -> float:
+        """What is stored of a token, in bytes for each key head."""
+        return self.packing.token_bytes / self.key_heads
+
+    @property
+    def whole_bytes(self) -> int:
+        """The same for numbers in 16 bits."""
+        return 2 * len(self.mean) // self.key_heads
+
+    @standard_arithmetic()
+    def store(self, states: Any, first: int = 0) -> NDArray[np.uint8]:
+        """Return the bytes that a cache holds for the keys, or values, of some tokens.
+
+        Parameters
+        ----------
+        states : array_like, shape (key heads, n, D), or (n, D) of a single head
+            Keys with their positions applied, or values.
+        first : int, default 0
+            The position of the first of them. Values have none.
+
+        Returns
+        -------
+        ndarray, shape (n, bytes of a token)
+            The bits of the latents of each token: first the lowest bit of every latent, then the
+            next one of those that have more, and so on; and the step by which they are multiplied,
+            in float16. Latents in float16 where they have no bits.
+
+        Raises
+        ------
+        InputError, NonFiniteError
+            For those of another shape, or such as float32 does not hold.
+        """
+        given, first = as_float_array(states, "states"), as_count(first, "first", 0)
+        n, size = given.shape[-2], len(self.mean) // self.key_heads
+        of_heads = (given if given.ndim > 2 else given[np.newaxis]).astype(np.float32)
+        if of_heads.shape != (self.key_heads, n, size):
+            raise InputError(
+                f"states must have shape ({self.key_heads}, n, {size}); got {given.shape}"
+            )
+        check_finite(of_heads.reshape(-1, size), "states in float32")
+        return np.asarray(self.packing.pack(of_heads, np.arange(first, first + n)))
+
+    @standard_arithmetic()
+    def read(self, stored: NDArray[np.uint8], first: int = 0) -> NDArray[np.float32]:
+        """Return the keys, or values, that stored bytes stand for, shape (key heads, n, D).
+
+        `first` is the position of the first of them.
+
+        Raises
+        ------
+        InputError
+            For what `store` does not return.
+        """
+        first, width = as_count(first, "first", 0), self.packing.token_bytes
+        is_bytes = isinstance(stored, np.ndarray) and stored.dtype == np.uint8
+        if not is_bytes or stored.ndim != 2 or stored.shape[1] != width:
+            raise InputError(f"stored must be uint8 of shape (n, {width}); got {shown(stored)}")
+        places = np.arange(first, first + len(stored))
+        return np.asarray(self.packing.unpack(np.ascontiguousarray(stored), places))
+
+    def tensors(self, weights: Any = None) -> dict[str, NDArray[Any]]:
+        """Return the maps by name, and folded into the weights of the layer if these come.
+
+        Parameters
+        ----------
+        weights : array_like, shape (width, D times key heads), optional
+            Those of the layer: its keys before positions, or its values, are ``x @ weights``.
+
+        Returns
+        -------
+        dict
+            "encode", "decode", "mean", and "bits" if latents have them; with weights "W_latent"
+            and "b_latent": the latents are ``x @ W_latent + b_latent``.
+
+        Raises
+        ------
+        InputError
+            For weights of another shape.
+        """
+        tensors = named(self, *self._tensors)
+        if self.bits is not None:
+            tensors["bits"] = np.array(self.bits, np.int8)
+        if weights is not None:
+            of_layer = as_float_array(weights, "weights")
+            if of_layer.ndim != 2 or of_layer.shape[1] != len(self.mean):
+                raise InputError(
+                    f"weights must have shape (width, {len(self.mean)}); got {of_layer.shape}"
+                )
+            tensors["W_latent"] = (of_layer.astype(np.float64) @ self.encode).astype(np.float32)
+            tensors["b_latent"] = -self.mean @ self.encode
+        return tensors
+
+    def save(self, path: Any, weights: Any = None) -> None:
+        """Write the tensors to a ``.safetensors`` or ``.npz`` file, from which `load` reads them.
+
+        `weights` is as in `tensors`.
+
+        Raises
+        ------
+        InputError
+            For another suffix, or weights that `tensors` refuses.
+        ImportError
+            Without the package safetensors, where the suffix asks for it.
+        """
+        write(path, self, self.tensors(weights), self._about)
+
+    def _check(self) -> None:
+        width, rank = self.mean.size, len(self.decode)
+        shapes = {"encode": (width, rank), "decode": (rank, width), "mean": (width,)}
+        for name, shape in shapes.items():
+            if getattr(self, name).shape != shape or not all(shape):
+                raise ValueError(f"{name} must have shape {shape}")
+        bits = (2,) * rank if self.bits is None else self.bits
+        if (
+            len(bits) != rank
+            or list(bits) != sorted(bits, reverse=True)
+            or not 1 <= bits[-1] <= bits[0] <= 8
+        ):
+            raise ValueError(f"bits must be {rank} of 1 to 8 that do not rise; got {shown(bits)}")
+        as_count(self.key_heads, "key_heads", 1)
+        if width % self.key_heads:
+            raise ValueError(f"key_heads must divide {width}; got {self.key_heads}")
+        check_position(self.position, width // self.key_heads)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the maps as plain Python values, for JSON."""
+        return plain_dict({"bytes": self.bytes, "rank": len(self.decode), **self._about})
+
+    def _facts(self) -> dict[str, str]:
+        bits = "float16" if self.bits is None else f"{sum(self.bits)} bits"
+        count = self.held_out.size
+        return {
+            "sizes": f"{self.whole_bytes} -> {self.bytes:.3g} bytes per {self._what} and "
+            f"head: {len(self.decode)} latents, {bits}",
+            f"on {count} held-out passages"
+            if count
+            else "on the passage itself": self._quality.format(self),
+            "time": f"{self.seconds:.3g} s",
+        }
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class CompressedKeys(Latents):
     """How the keys of a layer are stored in few bytes, and how close attention stays.
 
     Attributes
@@ -56,95 +229,19 @@ class CompressedKeys(Stored):
     ((4, 4, 4, 4, 4, 4, 4, 4), 3.0, (30, 6))
     """
 
-    _tensors = ("encode", "decode", "mean")
+    _what = "key"
+    _quality = (
+        "KL mean {0.kl:.3g}; total variation mean {0.tv_mean:.3g}, 95% {0.tv_95:.3g}, worst "
+        "{0.tv_worst:.3g}"
+    )
 
-    encode: NDArray[np.float32]
-    decode: NDArray[np.float32]
-    mean: NDArray[np.float32]
-    bits: tuple[int, ...] | None
-    key_heads: int
-    position: tuple[str, tuple[float, ...]] | None
-    calibration: NDArray[np.intp]
-    validation: NDArray[np.intp]
-    held_out: NDArray[np.intp]
     start_kl: float
     validation_kl: float
-    seconds: float
     kl: float = math.nan
     tv_mean: float = math.nan
     tv_95: float = math.nan
     tv_worst: float = math.nan
     kl_by_position: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-
-    @property
-    def packing(self) -> Packing:
-        """How keys become bytes."""
-        kind, frequencies = self.position or ("", None)
-        return Packing(
-            self.encode, self.decode, self.mean,
-            None if frequencies is None else np.array(frequencies), kind == "rope-half",
-            self.bits, self.key_heads,
-        )  # fmt: skip
-
-    @property
-    def bytes(self) -> float:
-        """What is stored of a token, in bytes for each key head."""
-        return self.packing.token_bytes / self.key_heads
-
-    @property
-    def whole_bytes(self) -> int:
-        """The same for keys in 16 bits."""
-        return 2 * len(self.mean) // self.key_heads
-
-    @standard_arithmetic()
-    def store(self, K: Any, first: int = 0) -> NDArray[np.uint8]:
-        """Return the bytes that a cache holds for the keys of some tokens.
-
-        Parameters
-        ----------
-        K : array_like, shape (key heads, n, D), or (n, D) of a single head
-            Keys with their positions applied.
-        first : int, default 0
-            The position of the first of them.
-
-        Returns
-        -------
-        ndarray, shape (n, bytes of a token)
-            The bits of the latents of each token: first the lowest bit of every latent, then the
-            next one of those that have more, and so on; and the step by which they are multiplied,
-            in float16. Latents in float16 where they have no bits.
-
-        Raises
-        ------
-        InputError, NonFiniteError
-            For keys of another shape, or such as float32 does not hold.
-        """
-        keys, first = as_float_array(K, "K").astype(np.float32), as_count(first, "first", 0)
-        n, size = keys.shape[-2], len(self.mean) // self.key_heads
-        if keys.ndim == 2:
-            keys = keys[np.newaxis]
-        if keys.shape != (self.key_heads, n, size):
-            raise InputError(f"K must have shape ({self.key_heads}, n, {size}); got {np.shape(K)}")
-        check_finite(keys.reshape(-1, size), "K in float32")
-        return np.asarray(self.packing.pack(keys, np.arange(first, first + n)))
-
-    @standard_arithmetic()
-    def read(self, stored: NDArray[np.uint8], first: int = 0) -> NDArray[np.float32]:
-        """Return the keys that stored bytes stand for, shape (key heads, n, D).
-
-        `first` is the position of the first of them.
-
-        Raises
-        ------
-        InputError
-            For what `store` does not return.
-        """
-        first, width = as_count(first, "first", 0), self.packing.token_bytes
-        is_bytes = isinstance(stored, np.ndarray) and stored.dtype == np.uint8
-        if not is_bytes or stored.ndim != 2 or stored.shape[1] != width:
-            raise InputError(f"stored must be uint8 of shape (n, {width}); got {shown(stored)}")
-        places = np.arange(first, first + len(stored))
-        return np.asarray(self.packing.unpack(np.ascontiguousarray(stored), places))
 
     @standard_arithmetic()
     def apply(self, Q: Any, K: Any = None, **options: Any) -> Attention:
@@ -174,89 +271,77 @@ class CompressedKeys(Stored):
         keys = self.read(self.store(attention.K)).reshape(attention.K.shape)
         return Attention(attention.Q, keys, **vars(attention.options))
 
-    def tensors(self, W_K: Any = None) -> dict[str, NDArray[Any]]:
-        """Return the maps by name, and folded into the weights of the layer if these come.
 
-        Parameters
-        ----------
-        W_K : array_like, shape (width, D times key heads), optional
-            The weights of the layer's keys: those before positions are ``x @ W_K``.
+@dataclass(frozen=True, repr=False, eq=False)
+class CompressedValues(Latents):
+    """How the values of a layer are stored in few bytes, and how close its outputs stay.
 
-        Returns
-        -------
-        dict
-            "encode", "decode", "mean", and "bits" if latents have them; with weights "W_latent"
-            and "b_latent": the latents are ``x @ W_latent + b_latent``.
+    Attributes
+    ----------
+    encode : ndarray, shape (dv times key heads, rank)
+    decode : ndarray, shape (rank, dv times key heads)
+    mean : ndarray, shape (dv times key heads,)
+        The latent of the values v of a token, those of all heads side by side, is
+        ``(v - mean) @ encode``; what is read from a rounded one ``z @ decode + mean``.
+    bits : tuple of int, or None
+        Of each latent, not rising; None for latents in float16.
+    key_heads : int
+    position : None
+        Values are not turned to positions.
+    calibration, validation, held_out : ndarray of int
+        Which passages the maps were fitted to, chosen by (none), and judged on.
+    error : float
+        On the held-out passages, by how much the outputs of attention change, before the layer's
+        output projection: the root of the sum of the squares, as a share of that of the outputs
+        (as it is where all outputs are 0).
+    error_of_4_bits : float
+        The same with values that are rounded to 4 bits by themselves, those of each token and head
+        between their least and largest number, which takes dv / 2 + 4 bytes.
+    seconds : float
 
-        Raises
-        ------
-        InputError
-            For weights of another shape.
-        """
-        tensors = named(self, *self._tensors)
-        if self.bits is not None:
-            tensors["bits"] = np.array(self.bits, np.int8)
-        if W_K is not None:
-            weights = as_float_array(W_K, "W_K")
-            if weights.ndim != 2 or weights.shape[1] != len(self.mean):
-                raise InputError(
-                    f"W_K must have shape (width, {len(self.mean)}); got {weights.shape}"
-                )
-            tensors["W_latent"] = (weights.astype(np.float64) @ self.encode).astype(np.float32)
-            tensors["b_latent"] = -self.mean @ self.encode
-        return tensors
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> Q, K, V = np.random.default_rng(0).normal(size=(3, 6, 2, 30, 8))  # 6 passages, 2 heads
+    >>> layer = [(hf.Attention(q, k, mask="causal"), v) for q, k, v in zip(Q, K, V)]
+    >>> small = hf.compress_values({"a layer": layer}, rank=8, bits=4)["a layer"]
+    >>> small.bits, small.bytes, small.store(V[0]).shape
+    ((4, 4, 4, 4, 4, 4, 4, 4), 3.0, (30, 6))
+    """
 
-    def save(self, path: Any, W_K: Any = None) -> None:
-        """Write the tensors to a ``.safetensors`` or ``.npz`` file, from which `load` reads them.
+    _what = "value"
+    _quality = "error of outputs {0.error:.3g}, with 4 bits {0.error_of_4_bits:.3g}"
 
-        `W_K` is as in `tensors`.
+    error: float = math.nan
+    error_of_4_bits: float = math.nan
 
-        Raises
-        ------
-        InputError
-            For another suffix, or weights that `tensors` refuses.
-        ImportError
-            Without the package safetensors, where the suffix asks for it.
-        """
-        write(path, self, self.tensors(W_K), self._about)
 
-    def _check(self) -> None:
-        width, rank = self.mean.size, len(self.decode)
-        shapes = {"encode": (width, rank), "decode": (rank, width), "mean": (width,)}
-        for name, shape in shapes.items():
-            if getattr(self, name).shape != shape or not all(shape):
-                raise ValueError(f"{name} must have shape {shape}")
-        bits = (2,) * rank if self.bits is None else self.bits
-        if (
-            len(bits) != rank
-            or list(bits) != sorted(bits, reverse=True)
-            or not 1 <= bits[-1] <= bits[0] <= 8
-        ):
-            raise ValueError(f"bits must be {rank} of 1 to 8 that do not rise; got {shown(bits)}")
-        as_count(self.key_heads, "key_heads", 1)
-        if width % self.key_heads:
-            raise ValueError(f"key_heads must divide {width}; got {self.key_heads}")
-        check_position(self.position, width // self.key_heads)
+class _Layers(StoredByName[Each]):
+    """Layers by name. `_figure` is what says how close they stay."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all but the maps as plain Python values, for JSON."""
-        return plain_dict({"bytes": self.bytes, "rank": len(self.decode), **self._about})
+    _field = "layers"
+    _figure: ClassVar[str]
+
+    @property
+    def bytes(self) -> float:
+        """The mean over layers of the bytes that are stored of a token for each key head."""
+        return self._mean("bytes")
 
     def _facts(self) -> dict[str, str]:
-        bits = "float16" if self.bits is None else f"{sum(self.bits)} bits"
-        count = self.held_out.size
+        layers, figure = getattr(self, self._field).values(), self._figure
+        whole = max(x.whole_bytes for x in layers)
+        worst = max(getattr(x, figure.lower()) for x in layers)
         return {
-            "keys": f"{self.whole_bytes} -> {self.bytes:.3g} bytes per key and head: "
-            f"{len(self.decode)} latents, {bits}",
-            f"on {count} held-out passages" if count else "on the passage itself": f"KL mean "
-            f"{self.kl:.3g}; total variation mean {self.tv_mean:.3g}, 95% {self.tv_95:.3g}, worst "
-            f"{self.tv_worst:.3g}",
+            "sizes": f"{len(layers)} layers: {whole} -> {self.bytes:.3g} bytes per "
+            f"{self._kind._what} and head",
+            "on held-out passages": f"{figure} mean {self._mean(figure.lower()):.3g}, of the "
+            f"worst layer {worst:.3g}",
             "time": f"{self.seconds:.3g} s",
         }
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CompressedLayers(StoredByName[CompressedKeys]):
+class CompressedLayers(_Layers[CompressedKeys]):
     """How the keys of the layers of a model are stored.
 
     Attributes
@@ -269,23 +354,31 @@ class CompressedLayers(StoredByName[CompressedKeys]):
 
     layers: dict[Any, CompressedKeys]
     seconds: float
-    _field, _kind = "layers", CompressedKeys
-
-    @property
-    def bytes(self) -> float:
-        """The mean over layers of the bytes that are stored of a token for each key head."""
-        return self._mean("bytes")
+    _kind, _figure = CompressedKeys, "KL"
 
     @property
     def kl(self) -> float:
         """The mean over layers of their KL divergence on held-out passages."""
         return self._mean("kl")
 
-    def _facts(self) -> dict[str, str]:
-        layers = self.layers.values()
-        whole, worst = max(x.whole_bytes for x in layers), max(x.kl for x in layers)
-        return {
-            "keys": f"{len(layers)} layers: {whole} -> {self.bytes:.3g} bytes per key and head",
-            "on held-out passages": f"KL mean {self.kl:.3g}, of the worst layer {worst:.3g}",
-            "time": f"{self.seconds:.3g} s",
-        }
+
+@dataclass(frozen=True, repr=False, eq=False)
+class CompressedLayerValues(_Layers[CompressedValues]):
+    """How the values of the layers of a model are stored.
+
+    Attributes
+    ----------
+    layers : dict
+        A `CompressedValues` for each layer, by the names of the call.
+    seconds : float
+        Of the whole call.
+    """
+
+    layers: dict[Any, CompressedValues]
+    seconds: float
+    _kind, _figure = CompressedValues, "error"
+
+    @property
+    def error(self) -> float:
+        """The mean over layers of the error of their outputs on held-out passages."""
+        return self._mean("error")

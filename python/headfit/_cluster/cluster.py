@@ -1,7 +1,5 @@
 """A checked Dask client, whose workers give the bits of one machine, and what they do for it."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import pickle
@@ -153,7 +151,7 @@ class Cluster:
     @classmethod
     def of(
         cls, client: Any, num_threads: int | None = None, progress: bool = False
-    ) -> Cluster | None:
+    ) -> "Cluster | None":
         """Return a user's `client` as a cluster; None stays None.
 
         A worker computes as many blocks at a time as Dask gives it threads, so that a block takes

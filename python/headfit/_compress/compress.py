@@ -19,7 +19,7 @@ from headfit._base.arguments import as_count, as_generator, check_between
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, Seed
 from headfit._compress.free_maps import FreeMaps
-from headfit._compress.maps import Closeness, Maps, StoredMaps, identity, judged, shared_out
+from headfit._compress.maps import Closeness, Maps, StoredMaps, shared_out
 from headfit._compress.passages import Parts, Passages, checked_shares, of_each
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._shrink import descent
@@ -124,8 +124,8 @@ class Sizes:
 
     def _fit(self, dim: int) -> MapsOfSize:
         passages, closed = self.passages, self.family.closed(dim)
-        if dim == passages.dim:
-            maps = identity(passages.heads, dim, passages.scale)
+        if dim == passages.dim:  # these maps leave every logit as it is
+            maps = np.vstack([passages.scale * np.eye(dim)] * passages.heads + [np.eye(dim)])
             candidates = {**closed, DESCENT: maps}
             return MapsOfSize(
                 maps, 0.0, candidates, DESCENT, self._judged(maps), {"status": "exact"}
@@ -150,9 +150,12 @@ class Sizes:
         return self.family.loss.value(maps, self.running.threads)
 
     def _judged(self, maps: Maps, places: NDArray[np.intp] | None = None) -> Closeness:
-        """Return how close stored maps are on some passages: on those that choose by default."""
+        """Return how close stored maps are in float64, by default on the passages that choose."""
         passages = self.passages.part(self.parts.choosing if places is None else places)
-        return judged(passages, self._stored(maps), self.running.threads)
+        originals, stored = [a.core for a in passages], self._stored(maps)
+        smaller = [stored.smaller(attention).core for attention in passages]
+        kl, tv, attends = _core.compare_heads(originals, smaller, self.running.threads)
+        return Closeness.of(kl[attends], tv[attends])
 
     def _stored(self, maps: Maps) -> StoredMaps:
         return StoredMaps.of(maps, self.passages.lead, self.running.dtype)

@@ -1,12 +1,11 @@
 """Maps of queries and keys: as one matrix, as users get them, and how far they leave attention."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._base.arrays import FloatArray, as_float_array, round_to
 from headfit._shrink.result import TvCurve
@@ -22,11 +21,6 @@ def split(maps: NDArray[Any], heads: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return P_q, shape (heads, D, d), and P_k, shape (D, d)."""
     stacked = maps.reshape(heads + 1, -1, maps.shape[1])
     return stacked[:-1], stacked[-1]
-
-
-def identity(heads: int, dim: int, scale: float) -> Maps:
-    """Return the maps of size D that leave every logit as it is."""
-    return np.vstack([scale * np.eye(dim)] * heads + [np.eye(dim)])
 
 
 class StoredMaps(NamedTuple):
@@ -101,13 +95,6 @@ def by_eighths(values: FloatArray, places: NDArray[np.intp], length: int) -> NDA
     part = places * PARTS // length
     with np.errstate(invalid="ignore"):
         return np.bincount(part, values, PARTS) / np.bincount(part, minlength=PARTS)
-
-
-def judged(passages: Sequence[Attention], maps: StoredMaps, threads: int) -> Closeness:
-    """Return how close the smaller head of stored maps is, computed in float64."""
-    smaller = [maps.smaller(attention).core for attention in passages]
-    kl, tv, attends = _core.compare_heads([a.core for a in passages], smaller, threads)
-    return Closeness.of(kl[attends], tv[attends])
 
 
 def shared_out(

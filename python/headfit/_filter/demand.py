@@ -1,7 +1,5 @@
 """Filters, what they must meet, and the limits on their logits as rows of linear programs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -137,7 +135,7 @@ class Limits:
     right: Floats
 
     @classmethod
-    def of(cls, demand: Demand, inside: Offsets, outside: Offsets, limited: Offsets) -> Limits:
+    def of(cls, demand: Demand, inside: Offsets, outside: Offsets, limited: Offsets) -> "Limits":
         """Return the limits at some offsets in the stencil, at some others, and on |logit|."""
         stencil, half = demand.stencil, demand.spread / 2
         weights = stencil.log_weights[np.searchsorted(stencil.offsets, inside)]

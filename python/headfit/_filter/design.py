@@ -3,13 +3,11 @@
 Frequencies are laid out in combs of harmonics, and a few low ones.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
@@ -40,7 +38,7 @@ class Shape:
     reach: int
 
     @classmethod
-    def of(cls, stencil: Stencil) -> Shape:
+    def of(cls, stencil: Stencil) -> Self:
         """Describe a stencil."""
         offsets, reach = stencil.offsets, max(-stencil.first, stencil.last, 1)
         if stencil.wraps:  # one period says all
@@ -55,10 +53,10 @@ class Shape:
         return cls(max(map(len, runs)), spacing, stride, reach)
 
 
-Either = TypeVar("Either", "Layout", "Modulated")
+Tried: TypeAlias = "Layout | Modulated"
 
 
-def _changed(layout: Either, options: Mapping[str, Sequence[Any]]) -> Iterator[Either]:
+def _changed(layout: Tried, options: Mapping[str, Sequence[Any]]) -> Iterator[Tried]:
     """Yield layouts in which one number has another of the values that it may have."""
     for name, values in options.items():
         for value in values:
@@ -91,7 +89,7 @@ class Layout:
     top: float = 0.5
     share: float = 0.3
 
-    def neighbours(self, shape: Shape) -> Iterator[Layout]:
+    def neighbours(self, shape: Shape) -> Iterator[Tried]:
         """Yield layouts that differ in a single number."""
         lows = [self.lows + more for more in (1, -1, 2, -2) if self.lows + more >= 0]
         has_combs = shape.spacing > 1 or shape.stride is not None
@@ -155,7 +153,7 @@ class Modulated:
     sides: int = 2
     lowest: float = 1.2
 
-    def neighbours(self, shape: Shape) -> Iterator[Modulated]:
+    def neighbours(self, shape: Shape) -> Iterator[Tried]:
         """Yield layouts that differ in a single number."""
         options = {"teeth": (6, 10, 16, 24, 32), "sides": (1, 2, 3), "lowest": (1.2, 2.4, 0.9)}
         return _changed(self, options)
@@ -181,9 +179,6 @@ class Modulated:
             parts.append(base * (np.arange(1, spare + 1) - 0.5))
         frequencies = np.unique(np.round(np.concatenate(parts), 12))
         return frequencies[(frequencies > 0) & (frequencies <= np.pi)]
-
-
-Tried: TypeAlias = Layout | Modulated
 
 
 def first_layouts(shape: Shape, count: int) -> list[Tried]:

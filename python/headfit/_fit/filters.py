@@ -146,8 +146,7 @@ class Toeplitz(Method):
             k = round_to(k, problem.dtype)
         known = {**plain_dict(vars(filter)), "block": stencil.block}
         settings = {"filter": known, "max_norm": self.max_norm}
-        nothing = np.empty(0, dtype=np.intp)
-        head = Head(q, k, failed_rows=nothing, settings=settings, method=self.name)
+        head = Head(q, k, failed_rows=np.empty(0, np.intp), settings=settings, method=self.name)
         if not problem.is_narrow:
             return head
         whole = whole_target(target, stencil) if problem.ignored.size else None
@@ -158,9 +157,8 @@ class Toeplitz(Method):
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Start at a size that windows of this width need, double until one certifies, bisect."""
-        likely = likely_filter_dim(problem.stencil)
-        if self.frequencies is not None:
-            likely = 2 * self.frequencies.size
+        given = self.frequencies
+        likely = likely_filter_dim(problem.stencil) if given is None else 2 * given.size
         return bisected(problem, attempt, likely, 2)
 
     def advice(self, head: Head) -> str | None:

@@ -340,9 +340,9 @@ def make_head(method: Method, problem: Problem, dim: int, patience: Patience = "
 def _with_exempt_columns(method: Method, problem: Problem, dim: int, patience: Patience) -> Head:
     """Return the method's head for the other columns, with a coordinate for each exempt one."""
     scale, columns = problem.scale_for(dim), problem.exempt
-    limit = math.inf if problem.logit_limit is None else problem.logit_limit
+    limits = replace(problem.tolerances, max_logit=problem.logit_limit)
     head = _run(method, problem.without_exempt(dim), dim - problem.exempt_dims, patience)
-    q, k = appended(problem.target, head.Q, head.K, columns, problem.tolerances.leak, limit)
+    q, k = appended(problem.target, head.Q, head.K, columns, limits)
     if problem.is_narrow:
         # The logits of these columns are sums of two numbers of the format, a rounded part and the
         # rest, which is far more accurate than one.

@@ -148,8 +148,7 @@ class Learned(Method):
         A step costs d**3 per row, and a pattern that fits a small head fits a large one.
         """
         target = problem.target
-        is_bounded = self.max_norm is not None or problem.logit_limit is not None
-        is_free = not is_bounded and self.init is None
+        is_free = self.max_norm is None and problem.logit_limit is None and self.init is None
         size = min(dim, ample_dim(target.n, target.mean_per_row)) if is_free else dim
         of_search = SEARCH * math.sqrt(max(1.0, 512 / target.n))
         times = {"full": FULL, "search": of_search, "brief": BRIEF}

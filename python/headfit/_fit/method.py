@@ -74,7 +74,6 @@ class Method(Protocol):
     @property
     def name(self) -> str:
         """What `Fit.method` says, and what saved files record."""
-        ...
 
     @property
     def seeks_smallest(self) -> bool:
@@ -112,7 +111,6 @@ class Method(Protocol):
         TimeoutError
             When the method has nothing at ``problem.deadline``; the fit then ends with zeros.
         """
-        ...
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Search for a small size, by calls ``attempt(dim)``, each of which returns a `Trial`.

@@ -300,8 +300,7 @@ class Fit(FittedHead):
         >>> kept.dtype, bool((kept.Q == fit.Q).all()), kept.certificate.holds
         ('bfloat16', True, True)
         """
-        arrays, about = self._record()
-        return write_head(path, arrays, about, self.dtype)
+        return write_head(path, *self._record(), self.dtype)
 
 
 def _coded(value: Any) -> Any:

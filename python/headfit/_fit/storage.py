@@ -17,7 +17,7 @@ from headfit._attention.module import SelfAttention
 from headfit._base import files
 from headfit._base.arrays import HEAD_DTYPES, NARROW, narrow_dtype
 from headfit._base.machine import require_memory
-from headfit._base.masks import frozen_mask
+from headfit._base.masks import frozen_mask, mask_from_json
 from headfit._base.tolerances import Tolerances, as_kernel
 from headfit._fit.result import FORMAT, Fit
 from headfit._lower.lower import SAVED, LowerBound
@@ -48,10 +48,7 @@ def _mask_from(about: Any, arrays: files.Arrays, n: int) -> Any:
         indices = arrays["mask_indices"]
         parts = np.ones(indices.size, dtype=bool), indices, arrays["mask_indptr"]
         return frozen_mask(sp.csr_array(parts, shape=(n, n)))
-    if isinstance(about, list):  # JSON has no tuples
-        kind, width = about
-        return (kind, tuple(width) if isinstance(width, list) else width)
-    return about
+    return mask_from_json(about)
 
 
 def load(path: str | os.PathLike[str]) -> Fit:

@@ -53,8 +53,8 @@ from headfit._base.arguments import as_flag, as_positive
 from headfit._base.tolerances import Tolerances
 from headfit._lower import exact
 from headfit._lower.problem import Visibility, Witness
-from headfit._lower.supports import KINDS, Kind, are_places, line, support_of
-from headfit._target.target import Target
+from headfit._lower.supports import KINDS, Kind, are_places, line
+from headfit._target.target import Target, support_of
 from headfit.errors import InputError
 
 SQUARE_BITS = 80  # Squares of ratios, and powers of entries, are rounded up to so many digits

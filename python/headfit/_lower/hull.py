@@ -40,8 +40,6 @@ this cycle. The lengths of all F faces add up to 2 E', at most t are triangles a
 - 5 F - 2 t - s <= 2 E', which is E <= (5 V - 10 + 2 t + s) / 3.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import defaultdict
@@ -57,8 +55,8 @@ from headfit import _core
 from headfit._base.tolerances import Tolerances
 from headfit._lower.exact import log_below
 from headfit._lower.problem import Problem, Proof, Visibility, Witness
-from headfit._lower.supports import Ints, are_places, line, off_diagonal, stored, support_of
-from headfit._target.target import Target
+from headfit._lower.supports import Ints, are_places, line, off_diagonal, stored
+from headfit._target.target import Target, support_of
 
 BITS = 40  # What is added up are multiples of 2**-BITS, as integers
 PATHS_LIMIT = 2_000_000  # How many paths of two edges, or pairs of them, are looked at for cycles
@@ -262,9 +260,8 @@ class _Supports:
     columns: Ints
     table: sp.csr_array
 
-    def without(self, dropped: Ints) -> _Supports:
-        keep = np.setdiff1d(np.arange(self.columns.size), dropped)
-        return _Supports(self.rows, self.columns[keep], self.table[:, keep])
+    def only(self, kept: Ints) -> "_Supports":
+        return _Supports(self.rows, self.columns[kept], self.table[:, kept])
 
 
 def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
@@ -273,7 +270,7 @@ def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
     spread, gap = (number / 2**BITS for number in in_units(problem.tolerances))
     spread += 4 / 2**BITS  # for logarithms that are rounded there, and here are those of NumPy
     if gap == 0:  # the leak is so near 1 that nothing is forced
-        return state.without(np.arange(state.columns.size))
+        return state.only(np.arange(0))
     # Entry [j, p] is the sum of log A_ij over the rows i that attend to both p and j.
     shared, met = sp.csr_array(logs.T @ state.table), sp.csr_array(state.table.T @ state.table)
     degree = met.diagonal()
@@ -285,16 +282,16 @@ def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
     bad = total >= -UNIT * largest * np.square(degree[p], dtype=np.float64)
     offsets = np.searchsorted(p[bad], np.arange(degree.size + 1))
     covering = _core.covering_nodes(offsets, j[bad].astype(np.int32))
-    return state.without(np.union1d(np.flatnonzero(degree == 0), covering))
+    return state.only(np.setdiff1d(np.flatnonzero(degree), covering))
 
 
 def _bound_from(problem: Problem, state: _Supports, price: float) -> Proof:
     """Return the head size that the edges on some columns prove, and its witness."""
     degree = np.bincount(state.table.indices, minlength=state.columns.size)
-    state = state.without(np.flatnonzero(degree == 0))
+    state = state.only(np.flatnonzero(degree))
     supports = stored(state.table)
     kept = _core.columns_with_edges(*supports, _core.edge_shares(*supports), price)
-    state = state.without(np.setdiff1d(np.arange(state.columns.size), kept))
+    state = state.only(kept.astype(np.intp))
     problem.check_time()
     table, shares = state.table, _core.edge_shares(*stored(state.table))
     sizes = np.diff(table.indptr)

@@ -213,13 +213,11 @@ def lower(
     dim = best.dim or 1
     return LowerBound(
         dim=dim,
-        reason=best.reason,
-        witness=best.witness,
+        **named(best, "reason", "witness"),
         candidates=candidates,
         tolerances=tolerances,
         mask=target.mask,
-        max_norm=limits.max_norm,
-        masked_logits=limits.masked_logits,
+        **named(limits, "max_norm", "masked_logits"),
         impossible=dim > target.n,
     )
 

@@ -6,8 +6,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._target.target import Target
-
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.intp]
 Kind = Literal["rows", "columns"]
@@ -30,13 +28,6 @@ def off_diagonal(m: Any) -> sp.csr_array:
     m.setdiag(0)
     m.eliminate_zeros()
     return sp.csr_array(m)
-
-
-def support_of(target: Target, i: int) -> dict[int, float]:
-    """Return the columns and weights of one row, in a form for the checks of witnesses."""
-    m = target.matrix
-    start, stop = m.indptr[i], m.indptr[i + 1]
-    return dict(zip(m.indices[start:stop].tolist(), m.data[start:stop].tolist(), strict=True))
 
 
 def are_places(n: int, *families: tuple[int, ...]) -> bool:

@@ -48,8 +48,8 @@ import scipy.sparse as sp
 from headfit import _core
 from headfit._base.tolerances import Tolerances
 from headfit._lower.problem import Candidate, Problem, Proof, Visibility, Witness, best_proof
-from headfit._lower.supports import KINDS, Ints, Kind, are_places, line, stored, support_of
-from headfit._target.target import Target
+from headfit._lower.supports import KINDS, Ints, Kind, are_places, line, stored
+from headfit._target.target import Target, support_of
 
 PAIRS_LIMIT = 6_000_000  # bound on the work of counting the points that two sets share
 PAIRS_PER_SECOND = 2_000_000  # bound on the same work per second of the time limit

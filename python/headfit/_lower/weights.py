@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from headfit._base.calls import interruptible
 from headfit._base.tolerances import Tolerances
 from headfit._lower.problem import Problem, Proof, Witness
-from headfit._lower.supports import are_places, line, support_of
-from headfit._target.target import Target
+from headfit._lower.supports import are_places, line
+from headfit._target.target import Target, support_of
 
 SLACK = 1e-7  # relative error allowed for the computed singular values
 BITS = 40  # logarithms are multiplied by 2**BITS and rounded

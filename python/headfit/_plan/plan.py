@@ -20,7 +20,7 @@ from headfit._fit.registry import as_method
 from headfit._plan.result import Plan
 from headfit._plan.search import SECONDS, Clock, Planner, Question, Source
 from headfit._target.target import Target, TargetLike, as_target
-from headfit.errors import FileError, HeadfitError, InputError, TooLargeError
+from headfit.errors import FileError, HeadfitError, InputError, TooLargeError, input_errors
 
 MOST_TOKENS, LONGEST_NAME = 2**31 - 1, 48
 
@@ -156,16 +156,13 @@ def source_of(pattern: Any, n: Any, mask: Any, num_threads: int | None) -> Sourc
 
 def _target_at(pattern: Callable[[int], Any], n: int, mask: Any, num_threads: int | None) -> Target:
     """Return the target that a function makes for n tokens."""
+    alone = f"pattern must be a function of n alone; calling it with n = {n} raised a TypeError"
     try:
-        matrix = pattern(n)
-    except TypeError as error:
-        raise InputError(
-            f"pattern must be a function of n alone; calling it with n = {n} raised a TypeError: "
-            f"{error}"
-        ) from error
+        with input_errors(alone, TypeError):
+            matrix = pattern(n)
+    except TooLargeError:
+        raise
     except MemoryError as error:
-        if isinstance(error, TooLargeError):
-            raise
         raise TooLargeError(f"the pattern of n = {n} tokens does not fit in memory") from error
     target = _checked("pattern(n)", matrix, mask, num_threads)
     if target.n != n:

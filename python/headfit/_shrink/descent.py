@@ -121,8 +121,7 @@ class Original(NamedTuple):
         if head is None:
             matrix = target_matrix(target)
             _core.check_soft_target(core_target_of(matrix, mask), threads)
-            n, m = matrix.shape
-            return cls(matrix, mask, (n, m), min(n, m), computed_in(matrix))
+            return cls(matrix, mask, matrix.shape, min(matrix.shape), computed_in(matrix))
         head = head.rotated()
         for x, name in zip(head.stored, "QK", strict=True):
             check_finite(x, name)

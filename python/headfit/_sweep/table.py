@@ -166,11 +166,7 @@ class Sweep(Pictured):
     """
 
     def __init__(
-        self,
-        path: Path,
-        records: Iterable[Record],
-        damaged: Sequence[str] = (),
-        to_compute: int = 0,
+        self, path: Path, records: Iterable[Record], damaged: Sequence[str], to_compute: int = 0
     ) -> None:
         self.path, self.damaged, self.to_compute = path, list(damaged), to_compute
         self.rows: list[Record] = []

@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, get_args
 
 import numpy as np
-import scipy.sparse as sp
 
 from headfit import _core, patterns
 from headfit._attention.sparsify import as_exempt
 from headfit._base.arguments import as_choice, as_count, as_flag, as_number, check_between, shown
 from headfit._base.machine import cpu_name
-from headfit._base.masks import as_window
+from headfit._base.masks import as_window, mask_from_json
 from headfit._base.tolerances import Tolerances, of_head
 from headfit._build import VERSION
 from headfit._fit.fit import fit
@@ -279,7 +278,7 @@ def fit_point(num_threads: int, **point: Any) -> dict[str, Any]:
         A,
         method=_method_of(point),
         tolerances=_tolerances_of(point),
-        mask=_mask_of(point),
+        mask=mask_from_json(point.get("mask")),
         rng=point["seed"],
         num_threads=num_threads,
         **{name: point[name] for name in named if name in point},
@@ -390,7 +389,7 @@ def _check_values(point: Mapping[str, Any]) -> None:
             f'mask must be "causal" or ["window", width]; got {shown(mask)}. In a grid a window '
             'stands in a list of its own: mask = [["window", 16]]'
         )
-    as_window(_mask_of(point), n)
+    as_window(mask_from_json(mask), n)
     as_exempt(exempt, n)
 
 
@@ -403,18 +402,9 @@ def _method_of(point: Mapping[str, Any]) -> Method:
     return METHODS[point["method"]](**{name: point[name] for name in names if name in point})
 
 
-def _mask_of(point: Mapping[str, Any]) -> Any:
-    """Return the mask of a point as `fit` takes it."""
-    mask = point.get("mask")
-    if not isinstance(mask, list):
-        return mask
-    return mask[0], tuple(mask[1]) if isinstance(mask[1], list) else mask[1]
-
-
-def pattern_of(point: Mapping[str, Any]) -> sp.csr_array[Any, Any]:
+def pattern_of(point: Mapping[str, Any]) -> Any:
     """Return the pattern of a checked point."""
     kind = point["pattern"]
     arguments = {name: point[name] for name in _parameters(kind) if name in point}
     seed = point.get("pattern_seed", point["seed"])
-    A: sp.csr_array[Any, Any] = getattr(patterns, kind)(**arguments, rng=seed)
-    return A
+    return getattr(patterns, kind)(**arguments, rng=seed)

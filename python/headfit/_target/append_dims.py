@@ -73,12 +73,7 @@ def heavier_by(target: Target, columns: NDArray[np.int64]) -> float:
 
 
 def appended(
-    target: Target,
-    q: FloatArray,
-    k: FloatArray,
-    columns: NDArray[np.int64],
-    leak: float,
-    max_logit: float = math.inf,
+    target: Target, q: FloatArray, k: FloatArray, columns: NDArray[np.int64], limits: Tolerances
 ) -> tuple[FloatArray, FloatArray]:
     """Return queries and keys with appended coordinates, whose products are the whole logits.
 
@@ -102,7 +97,7 @@ def appended(
     alone = np.isinf(low)
     lightest = np.zeros(n)
     np.minimum.at(lightest, rows, logs)
-    gap = log_inverse(leak) + MARGIN
+    gap = log_inverse(limits.leak) + MARGIN
     low[alone] = high[alone] = gap - lightest[alone]
     # Each logit is in the middle of the interval that the ratios of the other entries leave for
     # it, or higher if the leak requires it.
@@ -110,7 +105,7 @@ def appended(
     wanted = np.minimum(np.maximum((low + high)[at] / 2 + heavy, least[at]), high[at] + heavy)
     np.minimum.at(least, at, wanted)
     off = np.where(np.isfinite(least), least, 0.0) - gap
-    off = np.maximum(off, np.minimum(-max_logit * (1 - ROUNDING), off + 0.9 * MARGIN))
+    off = np.maximum(off, np.minimum(-limits.logit_limit * (1 - ROUNDING), off + 0.9 * MARGIN))
     added = np.repeat(off[:, np.newaxis], columns.size, axis=1)
     added[at, np.searchsorted(columns, indices[exempt])] = wanted
     keys = np.hstack([k, np.zeros((n, columns.size))])
@@ -208,7 +203,7 @@ def append_dims(
     dtype = computed_in(*stored)
     used = check_scale(scale, attention.dim + added.size)
     q, k = (widened(x).astype(np.float64, copy=False) for x in stored)
-    new_q, new_k = appended(target, q * attention.scale, k, added, limits.leak, limits.logit_limit)
+    new_q, new_k = appended(target, q * attention.scale, k, added, limits)
     return Attention(
         (new_q / used).astype(dtype), new_k.astype(dtype), scale=used, mask=attention.mask
     )

@@ -191,6 +191,13 @@ def as_target(A: Any, *, mask: Any = None, num_threads: int | None = None) -> Ta
     return Target(A, mask=mask, num_threads=num_threads)
 
 
+def support_of(target: Target, i: int) -> dict[int, float]:
+    """Return the columns and weights of one row, in a form for the checks of witnesses."""
+    m = target.matrix
+    start, stop = m.indptr[i], m.indptr[i + 1]
+    return dict(zip(m.indices[start:stop].tolist(), m.data[start:stop].tolist(), strict=True))
+
+
 def largest_ratio(most: NDArray[np.float64], least: NDArray[np.float64]) -> float:
     """Return the largest quotient, at least 1; infinite where it exceeds the largest float."""
     with np.errstate(over="ignore"):

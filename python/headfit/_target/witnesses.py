@@ -11,7 +11,7 @@ import numpy as np
 from headfit import _core
 from headfit._base.arrays import as_stored_matrix, check_finite, widened
 from headfit._base.masks import core_mask
-from headfit._target.target import as_target
+from headfit._target.target import as_target, support_of
 from headfit.errors import HeadfitError, InputError
 
 Kind = Literal["ratio upper", "ratio lower", "margin", "outside", "ratio equal"]
@@ -85,9 +85,7 @@ class Witness:
             raise InputError(f"K must have {target.n} rows; got shape {keys.shape}")
         if not 0 <= row < target.n:
             raise HeadfitError(f"the target has no row {row}")
-        own = target.matrix[[row]]
-        weights = dict(zip(own.indices.tolist(), own.data.tolist(), strict=True))
-        gap, multiples = self._proof(weights)
+        gap, multiples = self._proof(support_of(target, row))
         mask = core_mask(target.mask, (), target.matrix.shape)
         allowed = _core.allowed_columns(mask, row, target.n)
         total = [Fraction(0)] * keys.shape[1]

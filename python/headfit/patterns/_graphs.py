@@ -13,7 +13,7 @@ from headfit._base.arguments import as_count, as_flag, as_generator, seed_from
 from headfit._base.sparse import as_csr
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import check_entries, from_edges, from_rows, pattern, token_numbers
-from headfit.patterns._types import MOST_TOKENS, Boundary, Ints, Pattern, Seed, Weighting
+from headfit.patterns._types import MOST_TOKENS, Boundary, Pattern, Weighting
 
 
 @pattern
@@ -240,12 +240,7 @@ def random_regular(n: int, k: int, **style: Unpack[Weighting]) -> Pattern:
     """
     k = as_count(k, "k", 1, n)
     check_entries(n * k, n)
-    return from_rows(regular_columns(n, k, style["rng"]))
-
-
-def regular_columns(n: int, k: int, rng: Seed) -> Ints:
-    """Return the columns of each row of a random k-regular pattern, shape (n, k)."""
-    return _core.random_regular(n, k, seed_from(rng))
+    return from_rows(_core.random_regular(n, k, seed_from(style["rng"])))
 
 
 @pattern

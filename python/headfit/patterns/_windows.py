@@ -7,18 +7,11 @@ from typing import Literal, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headfit._base.arguments import as_choice, as_count, as_flag, shown
+from headfit import _core
+from headfit._base.arguments import as_choice, as_count, as_flag, seed_from, shown
 from headfit._base.arrays import as_array
 from headfit.errors import InputError
-from headfit.patterns._build import (
-    check_entries,
-    from_edges,
-    from_rows,
-    pattern,
-    row_starts,
-    token_numbers,
-)
-from headfit.patterns._graphs import regular_columns
+from headfit.patterns._build import check_entries, from_edges, from_rows, pattern, token_numbers
 from headfit.patterns._types import Boundary, Ints, Pattern, Weighting
 
 
@@ -241,7 +234,7 @@ def bigbird(
     n_global = as_count(n_global, "n_global", 0, n)
     n_random = as_count(n_random, "n_random", 0, n)
     check_entries(n * (2 * reach + 1 + 2 * n_global + n_random), n)
-    others = regular_columns(n, n_random, style["rng"]) if n_random else None
+    others = _core.random_regular(n, n_random, seed_from(style["rng"])) if n_random else None
     return _at_offsets(n, np.arange(-reach, reach + 1), n_global, others, boundary=boundary)
 
 
@@ -321,18 +314,18 @@ def induction(
     as_choice(which, "which", ("latest", "all"))
     n = labels.size
     try:
-        values, ids = np.unique(labels, return_inverse=True)
+        ids = np.unique(labels, return_inverse=True)[1]
     except TypeError:
         raise InputError("tokens must be labels that can be sorted; got mixed types") from None
     order = np.argsort(ids, kind="stable")  # the positions, grouped by token
-    first = row_starts(np.bincount(ids, minlength=values.size))[ids[order]]
+    first = np.searchsorted(ids[order], ids[order])
     seen = np.arange(n) - first  # how often the token at position order[a] occurred before it
     taken = seen if which == "all" else np.minimum(seen, 1)
     check_entries(3 * int(taken.sum()), n)
     # The position order[a] attends to what follows the `taken[a]` positions before it in `order`.
-    starts = row_starts(taken)
-    last = np.repeat(np.arange(n) + starts[:-1] - 1, taken)
-    columns = order.astype(np.int32)[last - np.arange(starts[-1])] + 1
+    ends = np.cumsum(taken)
+    last = np.repeat(np.arange(n) + ends - taken - 1, taken)
+    columns = order.astype(np.int32)[last - np.arange(ends[-1])] + 1
     return from_edges(order.repeat(taken), columns, n)
 
 

@@ -1,10 +1,9 @@
 """Pictures of attention, of certificates, and of searches for small heads."""
 
 from headfit.plot._compare import compare, keys
-from headfit.plot._curves import curve, growth
+from headfit.plot._curves import curve, growth, index
 from headfit.plot._filters import rope, translation
 from headfit.plot._fit import certificate, plan, search
-from headfit.plot._index import index
 from headfit.plot._matrix import attention, heads_grid, offsets
 from headfit.plot._tiles import tiles
 

@@ -148,15 +148,20 @@ def _leak_and_distortion(A: Source, M: Source, start: int, stop: int) -> dict[st
     """
     target = A.block(start, stop)
     on = target != 0
-    logs = M.logarithms(start, stop).astype(np.float64)
 
     def above_least(values: FloatArray) -> FloatArray:
         """Subtract the least value of each row on its support, infinity without any."""
         return np.asarray(values - np.where(on, values, np.inf).min(axis=1, keepdims=True))
 
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        leak = np.where(on, 0.0, np.exp(above_least(logs)))
-        distortion = np.where(on, np.expm1(above_least(logs - np.log(target))), 0.0)
+        # Up to a constant per row. Logits do not underflow as weights do.
+        if M.attention is not None:
+            logs = M.attention.logits(rows=slice(start, stop))
+        else:
+            logs = np.log(M.block(start, stop))
+        wide = logs.astype(np.float64)
+        leak = np.where(on, 0.0, np.exp(above_least(wide)))
+        distortion = np.where(on, np.expm1(above_least(wide - np.log(target))), 0.0)
     # NaN is -inf minus -inf, both on the support or both off it: no error.
     errors = {"leak": leak, "distortion": distortion}
     return {kind: np.nan_to_num(x, nan=0.0, posinf=np.inf) for kind, x in errors.items()}

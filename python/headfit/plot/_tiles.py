@@ -40,16 +40,6 @@ class Source:
         for start in range(0, self.shape[0], rows):
             yield start, min(start + rows, self.shape[0])
 
-    def logarithms(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the logarithms of rows, up to a constant per row; -inf for zeros.
-
-        For queries and keys these are the logits, which do not underflow as weights do.
-        """
-        if self.attention is not None:
-            return self.attention.logits(rows=slice(start, stop))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(np.log(self.block(start, stop)))
-
 
 def source(M: Any) -> Source:
     """Return the matrix that `M` is, holds (`Target`, `Sparsified`) or computes (heads)."""

@@ -72,12 +72,15 @@ class Call:
         The scale, softcap and sinks of an `Attention`.
     masks : Read
         What mask and bias say, and which parts are no padding.
+    v : ndarray, shape (batch, key heads, m, dv), or None
+        Values, if they are wanted.
     """
 
     q: NDArray[Any]
     k: NDArray[Any]
     options: dict[str, Any]
     masks: Read
+    v: NDArray[Any] | None = None
 
     def attention(self) -> Attention:
         """Return the attention of the whole batch, with the leading axes batch and heads.
@@ -101,8 +104,7 @@ class Call:
         These are indices of its arrays, such as ``q[entries][..., queries, :]``.
         """
         if self.masks.passages is None:
-            every = slice(None)
-            yield self.attention(), 0 if len(self.q) == 1 else every, every, every
+            yield self.attention(), slice(None) if len(self.q) > 1 else 0, slice(None), slice(None)
             return
         for b, passage, attention in self.entries():
             yield attention, b, passage.rows, passage.keys
@@ -125,6 +127,12 @@ class Call:
     def passages(self) -> Iterator[Attention]:
         """Yield the attention of each entry of the batch, without padding."""
         return (attention for *_, attention in self.entries())
+
+    def with_values(self) -> Iterator[tuple[Attention, NDArray[Any]]]:
+        """Yield the same, each with its values, shape (key heads, keys, dv)."""
+        if self.v is None:
+            raise CaptureError("no values were kept: capture(model, values=True) does")
+        return ((one, self.v[b][:, place.keys]) for b, place, one in self.entries())
 
     def _part(self, b: int, passage: Passage) -> Attention:
         rows, keys, mask = passage
@@ -226,8 +234,7 @@ def _visible(allowed: Any, rows: Bools | None, shape: tuple[int, int, int], own:
         return part._replace(mask=common if _has_form(part.mask, common) else _form_of(part.mask))
 
     passages = tuple(part and named(part) for part in parts)
-    alike = all(passage is None or passage.mask is common for passage in passages)
-    if isinstance(common, np.ndarray) or not alike:
+    if isinstance(common, np.ndarray) or any(x and x.mask is not common for x in passages):
         return allowed, None, passages
     key_mask = np.zeros((batch, m), bool)
     for b, passage in enumerate(passages):

@@ -32,6 +32,7 @@ def capture(
     share: float = 0.9,
     shares: float | Sequence[float] = (0.9, 0.95, 0.99),
     check: bool = False,
+    values: bool = False,
     num_threads: int | None = None,
 ) -> Iterator[CapturedHeads]:
     """Read the heads of a model while it runs: their queries, keys and statistics.
@@ -58,6 +59,9 @@ def capture(
     check : bool, default False
         Whether to compute each layer's output from what was captured and compare it with the
         layer's own. This takes the time of another attention, and a model in evaluation mode.
+    values : bool, default False
+        Whether to keep the values beside queries and keys, for
+        ``heads.layer_passages(values=True)``. They take the memory of the keys again.
     num_threads : int, optional
         For the statistics. None uses every core. The result does not depend on it.
 
@@ -115,7 +119,10 @@ def capture(
     wanted = Measures(per_row, per_column, share, shares)
     measures = wanted if as_flag(statistics, "statistics") else None
     heads = CapturedHeads(model, as_count(keep, "keep", 0), _named_layers(keep_layers))
-    recorder = Recorder(model, heads, measures, thread_count(num_threads), as_flag(check, "check"))
+    recorder = Recorder(
+        model, heads, measures, thread_count(num_threads),
+        as_flag(check, "check"), as_flag(values, "values"),
+    )  # fmt: skip
     try:
         with recorder.watching():
             yield heads
@@ -151,8 +158,9 @@ class Recorder(Running):
     """Takes statistics of each attention that is reported, and keeps its queries and keys."""
 
     def __init__(
-        self, model: Any, heads: CapturedHeads, measures: Measures | None, threads: Any, check: bool
-    ) -> None:
+        self, model: Any, heads: CapturedHeads, measures: Measures | None, threads: Any,
+        check: bool, values: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(model)
         for module in model.modules():
             why = ""
@@ -169,7 +177,8 @@ class Recorder(Running):
                 raise CaptureError(f"{self.names[id(module)]} {why}")
         if check and model.training:
             raise CaptureError("check=True needs a model in evaluation mode: call model.eval()")
-        self.heads, self.measures, self.threads, self.check = heads, measures, threads, check
+        self.heads, self.measures, self.threads = heads, measures, threads
+        self.check, self.values = check, values
         # With the tensors, so that no others take their place in memory.
         self._masks: dict[Any, tuple[Read, Any, Any]] = {}
 
@@ -188,10 +197,10 @@ class Recorder(Running):
             raise CaptureError(f"{layer}: {error}") from error
         result = function(*args, **kwargs)
         if self.check and function is F.multi_head_attention_forward:
-            self.verify(seen, call, *heads_of_output(function, args, kwargs))
+            self.verify(seen, call, heads_of_output(function, args, kwargs))
         elif self.check:
             output = as_heads(result, layer) if kind is None else result[0].transpose(1, 2)
-            self.verify(seen, call, seen.value, output)
+            self.verify(seen, call, output)
         return result
 
     def record(self, seen: ObservedCall) -> Call:
@@ -229,6 +238,7 @@ class Recorder(Running):
                 "sinks": None if seen.sinks is None else stored(seen.sinks, "sinks", ndim=1),
             },
             masks,
+            values_of(seen, batch, masks.keys) if self.values else None,
         )
         layers, shape = self.heads._layers, (query.shape[1], key.shape[1], query.shape[3])
         if seen.layer not in layers:
@@ -246,8 +256,9 @@ class Recorder(Running):
         tokens = sum(len(kept.k) * kept.k.shape[2] for kept in (call, *layer._kept.values()))
         if tokens <= self.heads._keep and layer in self.heads._wanted():
             # A cache may be overwritten later, and a view may keep a larger array alive: copy.
+            v = None if call.v is None else np.array(call.v, order="C")
             q, k = (np.array(x, order="C") for x in (call.q, call.k))
-            layer._kept[layer.calls] = replace(call, q=q, k=k)
+            layer._kept[layer.calls] = replace(call, q=q, k=k, v=v)
         layer.calls += 1
         return call
 
@@ -269,27 +280,31 @@ class Recorder(Running):
                 return (mask[:, -n:].detach().cpu().numpy() != 0 if fits else None), tokens
         return None, tokens
 
-    def verify(self, seen: ObservedCall, call: Call, value: Any, output: Any) -> None:
+    def verify(self, seen: ObservedCall, call: Call, output: Any) -> None:
         """Raise a CaptureError unless the call's attention times the values is the output.
 
         Parameters
         ----------
-        value, output : Tensor, shapes (batch, key heads, m, dv) and (batch, heads, n, dv)
+        output : Tensor, shape (batch, heads, n, dv)
         """
-        value = value.expand(len(call.q), *value.shape[1:])
-        v, out = stored(value[:, :, : call.k.shape[2]], "values"), output.detach().cpu()
-        worst, largest = 0.0, float(value.detach().abs().max())
+        v, out = values_of(seen, len(call.q), call.k.shape[2]), output.detach().cpu()
+        worst, largest = 0.0, float(seen.value.detach().abs().max())
         for attention, at, rows, keys in call.parts():
             ours = attention.apply(v[at][..., keys, :], num_threads=self.threads)
             theirs = out[at][..., rows, :].double().numpy()
             worst = max(worst, float(np.abs(ours - theirs).max(initial=0.0)))
         layer, share = self.heads._layers[seen.layer], worst / max(largest, 1e-30)
         layer.deviation = max(share, layer.deviation or 0.0)
-        if not share <= (0.05 if value.dtype in (torch.float16, torch.bfloat16) else 1e-4):
+        if not share <= (0.05 if seen.value.dtype in (torch.float16, torch.bfloat16) else 1e-4):
             raise CaptureError(
                 f"{seen.layer}: what was captured does not give the layer's output: values differ "
                 f"by {share:.2g} of the largest"
             )
+
+
+def values_of(seen: ObservedCall, batch: int, keys: int) -> FloatArray:
+    """Return the values of some first keys of a call, which may be the same for the whole batch."""
+    return stored(seen.value.expand(batch, *seen.value.shape[1:])[:, :, :keys], "values")
 
 
 def stored(tensor: Any, name: str, ndim: int = 2) -> FloatArray:

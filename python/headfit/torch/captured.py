@@ -13,7 +13,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.head_table import ModelTable
 from headfit._attention.heads import single_heads
 from headfit._attention.profile import HeadStatistics
-from headfit._base.arguments import as_count, check_callable, shown
+from headfit._base.arguments import as_count, as_flag, check_callable, shown
 from headfit.errors import CaptureError, InputError
 from headfit.torch.call import Call, key_head
 from headfit.torch.report import write_report
@@ -186,19 +186,24 @@ class CapturedHeads:
             for at in range(self._layers[name].key_heads)
         }
 
-    def layer_passages(self) -> dict[str, list[Attention]]:
+    def layer_passages(self, *, values: bool = False) -> dict[str, list[Any]]:
         """Return what was kept as passages of each layer, as `compress_keys` takes them.
+
+        Parameters
+        ----------
+        values : bool, default False
+            Whether to return the values too, as `compress_values` takes them.
 
         Returns
         -------
         dict
             By the name of the layer: one `Attention` for each passage, without padding. Its leading
-            axis is heads.
+            axis is heads. With `values` a pair of it and of V, shape (key heads, keys, dv).
 
         Raises
         ------
         CaptureError
-            If nothing was kept.
+            If nothing was kept, or no values where they are asked for.
 
         Warns
         -----
@@ -214,7 +219,7 @@ class CapturedHeads:
         >>> {name: [x.Q.shape for x in of] for name, of in heads.layer_passages().items()}
         {'self_attn': [(2, 10, 8), (2, 10, 8), (2, 10, 8)]}
         """
-        wanted = self._wanted()
+        wanted, part = self._wanted(), "with_values" if as_flag(values, "values") else "passages"
         if not any(layer.kept for layer in wanted):
             raise CaptureError(_NOTHING_KEPT)
         calls, of = (sum(getattr(layer, x) for layer in wanted) for x in ("kept", "calls"))
@@ -227,7 +232,7 @@ class CapturedHeads:
         return {
             layer.name: whole
             for layer in wanted
-            if (whole := [one for call in layer._kept.values() for one in call.passages()])
+            if (whole := [one for call in layer._kept.values() for one in getattr(call, part)()])
         }
 
     def first_passages(self) -> list[list[Attention]]:

@@ -39,7 +39,7 @@ class ObservedCall:
     layer, kind : str
         The name of the layer, and "self" or "cross".
     query, key : Tensor, shapes (batch, heads, n, d) and (batch, key heads, m, d)
-    value : Tensor, shape (batch, key heads, m, dv), or None
+    value : Tensor, shape (batch, key heads, m, dv)
     scale : float or None
         None means 1 / sqrt(d).
     mask : Tensor or None
@@ -58,7 +58,7 @@ class ObservedCall:
     kind: str
     query: Any
     key: Any
-    value: Any = None
+    value: Any
     scale: float | None = None
     mask: Any = None
     causal: bool = False
@@ -169,7 +169,7 @@ def multi_head_call(layer: str, module: Any, args: Any, kwargs: Any) -> Observed
                 "not captured"
             )
     own = given["query"] is given["key"]
-    query, key = (_by_heads(_linear(given, x), given["num_heads"]) for x in ("query", "key"))
+    query, key, value = (_by_heads(_linear(given, x), given["num_heads"]) for x in _PLACES[:3])
     padding, mask = given["key_padding_mask"], given["attn_mask"]
     if given["is_causal"] and padding is None and not given["need_weights"]:
         # The mask is said to be causal, and is not read.
@@ -187,20 +187,19 @@ def multi_head_call(layer: str, module: Any, args: Any, kwargs: Any) -> Observed
             there = padding if is_mask else padding > torch.finfo(padding.dtype).min / 2
             rows = there[:, 0, 0]
     kind = _kind(module, layer) if own else "cross"
-    return ObservedCall(layer, kind, query, key, mask=mask, bias=padding, rows=rows)
+    return ObservedCall(layer, kind, query, key, value, mask=mask, bias=padding, rows=rows)
 
 
-def heads_of_output(function: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Return the values and the attention times values of such a call, by heads.
+def heads_of_output(function: Any, args: Any, kwargs: Any) -> Any:
+    """Return the attention times values of such a call, by heads.
 
     It is called once more, with an identity as the projection of its output.
     """
     bound = _bound(args, kwargs)
-    given, heads = bound.arguments, bound.arguments["num_heads"]
-    weight = given["out_proj_weight"]
+    given, weight = bound.arguments, bound.arguments["out_proj_weight"]
     given.update(out_proj_weight=torch.eye(weight.shape[1]).to(weight), out_proj_bias=None)
     output, _ = function(*bound.args, **bound.kwargs)
-    return _by_heads(_linear(given, "value"), heads), _by_heads(output, heads)
+    return _by_heads(output, given["num_heads"])
 
 
 def _bound(args: Any, kwargs: Any) -> inspect.BoundArguments:

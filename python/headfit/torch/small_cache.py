@@ -1,4 +1,4 @@
-"""`SmallCache`: a cache of transformers that stores keys as latents of a few bits."""
+"""`SmallCache`: a cache of transformers that stores keys and values as latents of a few bits."""
 
 import weakref
 from collections.abc import Mapping
@@ -9,21 +9,21 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from headfit._cache.result import CompressedKeys, CompressedLayers
+from headfit._cache.result import CompressedKeys, CompressedValues, Latents
 from headfit.errors import CaptureError, InputError
 from headfit.torch.reading import rotary_module, rotary_position
 
-# Tokens whose keys are read at a time, so that what is between bits and keys stays small.
+# Tokens that are read at a time, so that what is between bits and keys stays small.
 BLOCK = 1024
 
 
 class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
-    """A cache of transformers that stores the keys of some layers as `compress_keys` found.
+    """A cache of transformers that stores keys and values as `compress_keys` and others found.
 
     It is a `DynamicCache` in all else, and goes where one goes: to ``model(..., cache=...)`` or
-    ``model.generate(..., cache=...)`` (``past_key_values=`` in versions before 5.24). Values, and
-    keys of other layers, are stored as they are. What a layer attends to are always the keys
-    that were read from what is stored, those of the tokens of this call too.
+    ``model.generate(..., cache=...)`` (``past_key_values=`` in versions before 5.24). What is not
+    found stays as it is. What a layer attends to are always the keys and values that were read from
+    what is stored, those of the tokens of this call too.
 
     Parameters
     ----------
@@ -31,7 +31,9 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
         A model with one rotary embedding for all layers, as the Llama type has.
     found : CompressedLayers or mapping of str to CompressedKeys
         By the names of layers that `headfit.torch.capture` gives, with ``rotated=`` the rotary
-        position of the model (`rotary_position`).
+        position of the model (`rotary_position`). An empty mapping leaves all keys as they are.
+    values : CompressedLayerValues or mapping of str to CompressedValues, optional
+        The same for values, as `compress_values` finds them.
 
     Raises
     ------
@@ -39,7 +41,7 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
         For a model without a rotary embedding, or with several.
     InputError
         For names that are no layers of the model, other positions than the model's, and layers that
-        attend within a sliding window, whose caches drop keys: leave them out of `found`.
+        attend within a sliding window, whose caches drop keys: leave them out.
 
     Notes
     -----
@@ -48,7 +50,7 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     by one from token to token, but for padding on the left. Cropping, reordering, repeating and
     selecting entries of the batch work as in a `DynamicCache`; it cannot be offloaded.
 
-    A step of decoding reads all stored keys again, O(tokens rank D) for each layer.
+    A step of decoding reads all that is stored again, O(tokens rank D) for each layer.
 
     Examples
     --------
@@ -58,54 +60,65 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     ...     num_attention_heads=4, num_key_value_heads=2)
     >>> model = transformers.LlamaForCausalLM(config).eval()
     >>> tokens = torch.arange(40).reshape(2, 20)
-    >>> with hf.torch.capture(model, statistics=False) as heads:
+    >>> with hf.torch.capture(model, statistics=False, values=True) as heads:
     ...     heads.run([tokens])
     >>> found = hf.compress_keys(
     ...     heads.layer_passages(), rank=8, bits=4, effort=0,
     ...     rotated=hf.torch.rotary_position(model))
-    >>> cache = hf.torch.SmallCache(model, found)
+    >>> values = hf.compress_values(heads.layer_passages(values=True), bytes=4)
+    >>> cache = hf.torch.SmallCache(model, found, values)
     >>> with torch.no_grad():
     ...     _ = model(tokens, cache=cache)
     >>> cache.layers[0].keys.shape, cache.layers[0].read().shape
     (torch.Size([2, 1, 20, 6]), torch.Size([2, 2, 20, 8]))
+    >>> cache.layers[0].values.shape, cache.layers[0].read("values").shape
+    (torch.Size([2, 1, 20, 8]), torch.Size([2, 2, 20, 8]))
     """
 
-    def __init__(self, model: Any, found: Any) -> None:
-        layers = found.layers if isinstance(found, CompressedLayers) else found
-        if not isinstance(layers, Mapping):
-            raise InputError(f"found must be a mapping of layers; got {type(found).__name__}")
+    def __init__(self, model: Any, found: Any, values: Any = None) -> None:
         rotary = rotary_module(model)
-        kind, frequencies = rotary_position(rotary)
+        position = rotary_position(rotary)
         if getattr(model, "config", None) is None:
             raise InputError("model must be a model of transformers, with a config")
         super().__init__(config=model.config)
         config, noted = model.config.get_text_config(decoder=True), Positions()
-        names = dict(model.named_modules())
-        for name, keys in layers.items():
-            number = getattr(names.get(name), "layer_idx", None)
-            if not isinstance(keys, CompressedKeys) or number is None:
-                raise InputError(
-                    f"found must have a CompressedKeys for names of layers of the model; got "
-                    f"{type(keys).__name__} for {name!r}"
-                )
-            if type(self.layers[number]) is not DynamicLayer:
-                raise InputError(
-                    f"found must not have {name!r}: its cache is a "
-                    f"{type(self.layers[number]).__name__}, which drops keys or stores more"
-                )
-            heads = getattr(config, "num_key_value_heads", keys.key_heads)
-            own, turns = keys.position or (None, ())
-            same = (own, len(turns)) == (kind, len(frequencies))
-            if not same or not np.allclose(turns, frequencies, rtol=1e-6, atol=0):
-                raise InputError(
-                    f"found must have been fitted with rotated=hf.torch.rotary_position(model); "
-                    f"{name!r} was not, or the model has other frequencies now"
-                )
-            if heads != keys.key_heads:
-                raise InputError(
-                    f"found must be of {heads} key heads, as {name!r} has; got {keys.key_heads}"
-                )
-            self.layers[number] = LatentLayer(keys, noted)
+        modules, of_layers = dict(model.named_modules()), dict[int, dict[str, Latents]]()
+        for part, given, kind in (
+            ("found", found, CompressedKeys),
+            ("values", {} if values is None else values, CompressedValues),
+        ):
+            layers = getattr(given, "layers", given)
+            if not isinstance(layers, Mapping):
+                raise InputError(f"{part} must be a mapping of layers; got {type(given).__name__}")
+            for name, own in layers.items():
+                number = getattr(modules.get(name), "layer_idx", None)
+                if not isinstance(own, kind) or number is None:
+                    raise InputError(
+                        f"{part} must have a {kind.__name__} for names of layers of the model; got "
+                        f"{type(own).__name__} for {name!r}"
+                    )
+                if type(self.layers[number]) is not DynamicLayer:
+                    raise InputError(
+                        f"{part} must not have {name!r}: its cache is a "
+                        f"{type(self.layers[number]).__name__}, which drops keys or stores more"
+                    )
+                heads = getattr(config, "num_key_value_heads", own.key_heads)
+                turns = own.position or ("", ())
+                if part == "found" and not (
+                    (turns[0], len(turns[1])) == (position[0], len(position[1]))
+                    and np.allclose(turns[1], position[1], rtol=1e-6, atol=0)
+                ):
+                    raise InputError(
+                        f"found must have been fitted with rotated=hf.torch.rotary_position(model);"
+                        f" {name!r} was not, or the model has other frequencies now"
+                    )
+                if heads != own.key_heads:
+                    raise InputError(
+                        f"{part} must be of {heads} key heads, as {name!r} has; got {own.key_heads}"
+                    )
+                of_layers.setdefault(number, {})["keys" if part == "found" else part] = own
+        for number, parts in of_layers.items():
+            self.layers[number] = LatentLayer(parts, noted)
         hook = rotary.register_forward_pre_hook(_Note(noted), with_kwargs=True)
         weakref.finalize(noted, hook.remove)
 
@@ -141,9 +154,9 @@ class _Note:
 
 
 class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
-    """The cache of a layer: `keys` holds bytes, shape (batch, 1, tokens, bytes of a token)."""
+    """The cache of a layer: `keys`, `values` or both hold bytes, (batch, 1, tokens, of a token)."""
 
-    def __init__(self, found: CompressedKeys, positions: Positions) -> None:
+    def __init__(self, found: Mapping[str, Latents], positions: Positions) -> None:
         super().__init__()
         self.found, self._noted = found, positions
         self.values: Any
@@ -152,35 +165,42 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
     def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
         """Make empty stores, and the maps on the device of the keys."""
         super().lazy_initialization(key_states, value_states)
-        batch, *shape = key_states[..., 0, :].shape
-        if shape != [self.found.key_heads, len(self.found.mean) // self.found.key_heads]:
-            raise InputError(f"keys must have the heads and size of those fitted; got {shape}")
-        device, self.dtype = key_states.device, key_states.dtype
-        self.packing = self.found.packing.on(
-            lambda x: torch.as_tensor(x, dtype=torch.float32, device=device)
-        )
-        shape = [batch, 1, 0, self.packing.token_bytes]
-        self.keys = torch.empty(shape, dtype=torch.uint8, device=device)
+        device, self.dtype, self.packings = key_states.device, key_states.dtype, {}
+        for part, own in self.found.items():
+            batch, *shape = (key_states if part == "keys" else value_states)[..., 0, :].shape
+            if shape != [own.key_heads, len(own.mean) // own.key_heads]:
+                raise InputError(f"{part} must have heads and size of those fitted; got {shape}")
+            packing = self.packings[part] = own.packing.on(
+                lambda x: torch.as_tensor(x, dtype=torch.float32, device=device)
+            )
+            shape = [batch, 1, 0, packing.token_bytes]
+            setattr(self, part, torch.empty(shape, dtype=torch.uint8, device=device))
 
     def update(
         self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any
     ) -> tuple[Any, Any]:
-        """Store keys and values, and return all keys, read from what is stored, and all values.
+        """Store keys and values, and return all, read from what is stored.
 
-        No gradient goes through keys.
+        No gradient goes through what is stored as latents.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        before, count = self.keys.shape[-2], key_states.shape[-2]
-        self._note_starts(before, count, key_states.shape[0])
-        with torch.no_grad():
-            new = [
-                self.packing.pack(part.float(), self._positions(before + i * BLOCK, part.shape[-2]))
-                for i, part in enumerate(key_states.split(BLOCK, dim=-2))
-            ]
-        self.keys = torch.cat([self.keys, torch.cat(new, dim=-2)[:, None]], dim=-2)
-        self.values = torch.cat([self.values, value_states], dim=-2)
-        return self.read(), self.values
+        before = self.get_seq_length()
+        if "keys" in self.packings:
+            self._note_starts(before, key_states.shape[-2], key_states.shape[0])
+        for part, states in (("keys", key_states), ("values", value_states)):
+            new = self._packed(part, states, before) if part in self.packings else states
+            setattr(self, part, torch.cat([getattr(self, part), new], dim=-2))
+        return self.read(), self.read("values")
+
+    @torch.no_grad()  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _packed(self, part: str, states: torch.Tensor, before: int) -> torch.Tensor:
+        """Return the bytes of tokens that come after `before` others."""
+        new = [
+            self.packings[part].pack(x.float(), self._positions(before + i * BLOCK, x.shape[-2]))
+            for i, x in enumerate(states.split(BLOCK, dim=-2))
+        ]
+        return torch.cat(new, dim=-2)[:, None]
 
     def _note_starts(self, before: int, count: int, batch: int) -> None:
         """Find where positions start, by the positions of the last tokens of this call."""
@@ -199,14 +219,19 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
             raise InputError("positions must rise by one from token to token within the cache")
         self.starts = starts
 
-    def _positions(self, first: int, count: int) -> torch.Tensor:
+    def _positions(self, first: int, count: int) -> Any:
+        if self.starts is None:  # values alone are latents
+            return None
         return torch.arange(first, first + count, device=self.keys.device) - self.starts[:, None]
 
-    def read(self) -> torch.Tensor:
-        """Return all keys, shape (batch, heads, tokens, D), turned to their positions."""
+    def read(self, part: str = "keys") -> torch.Tensor:
+        """Return all keys, turned to their positions, or "values": (batch, heads, tokens, D)."""
+        stored: torch.Tensor = getattr(self, part)
+        if part not in self.packings:
+            return stored
         parts = [
-            self.packing.unpack(part, self._positions(i * BLOCK, part.shape[-2])).to(self.dtype)
-            for i, part in enumerate(self.keys[:, 0].split(BLOCK, dim=-2))
+            self.packings[part].unpack(x, self._positions(i * BLOCK, x.shape[-2])).to(self.dtype)
+            for i, x in enumerate(stored[:, 0].split(BLOCK, dim=-2))
         ]
         return torch.cat(parts, dim=-2)
 

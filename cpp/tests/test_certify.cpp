@@ -6,6 +6,7 @@
 #include "check.hpp"
 #include "headfit/certify/certificate.hpp"
 #include "headfit/certify/operands.hpp"
+#include "headfit/certify/product_scores.hpp"
 #include "headfit/certify/rounding.hpp"
 #include "headfit/certify/selection.hpp"
 #include "headfit/logits/stream.hpp"
@@ -568,6 +569,40 @@ TEST(norms_at_every_exponent) {
   CHECK(norm_above(Eigen::RowVectorXd(Eigen::RowVectorXd::Zero(5))) == 0);
   CHECK(norm_above(Eigen::RowVectorXd()) == 0);
   CHECK(norm_above(Eigen::RowVectorXd(Eigen::RowVectorXd::Constant(2, infinity))) == infinity);
+}
+
+TEST(sums_of_few_bits_have_wider_bounds) {
+  CHECK(truncated_roundings(16, float32_bits) == 0);
+  CHECK(truncated_roundings(16, 14) == (16 + 8) * 0x1p11);
+  CHECK(truncated_roundings(17, 23) == (17 + 10) * 4);
+  double last = 0;
+  for (const int bits : {24, 23, 14, 9}) {
+    const double radius = float32_kernels_radius(0.5, 16, bits, 3, 4);
+    CHECK(radius > last && radius < infinity);
+    last = radius;
+  }
+  CHECK(last < (24 + 1) * 0x1p-8 * 0.5 * 12 * 1.2);
+  CHECK(float32_kernels_radius(0.5, 512, 9, 3, 4) == infinity);
+}
+
+TEST(scores_are_rounded_with_their_ends) {
+  using detail::rounded_score;
+  Kernel kernel{.float32 = true, .logits = NumberFormat::float16()};
+  const auto is = [&](Enclosure x, double lo, double hi, double most = 10) {
+    const Enclosure y = rounded_score(x, kernel, most);
+    return y.lo == lo && y.hi == hi;
+  };
+  CHECK(is({1 + 0x1p-12, 1 + 3 * 0x1p-12}, 1, 1 + 0x1p-10));
+  CHECK(is({-3, 65519}, -3, 65504, 65503));
+  CHECK(is({1, 2}, -infinity, infinity, 65504));  // another score may overflow
+  // Subnormal numbers may be flushed, before they are rounded to a normal one too.
+  CHECK(is({0x1p-20, 0x1p-19}, 0, 0x1p-19));
+  CHECK(is({-0x1p-14 * (1 - 0x1p-13), -0x1p-14 * (1 - 0x1p-13)}, -0x1p-14, 0));
+  kernel.fused = true;
+  CHECK(is({1 + 0x1p-12, 1 + 3 * 0x1p-12}, 1, 1 + 0x1p-10));
+  CHECK(is({1 - 0x1p-13, 1 + 0x1p-12}, 1 - 0x1p-13, 1 + 0x1p-12));
+  kernel.logits = std::nullopt;
+  CHECK(is({0.1, 0.2}, 0.1, 0.2));
 }
 
 TEST(float32_kernels_stay_within_their_bound) {

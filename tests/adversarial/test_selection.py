@@ -36,7 +36,7 @@ def test_no_certificate_lies_about_kernels_of_fewer_bits(form: str) -> None:
     found = attack(500, 12, form=form, narrow=True)
     total = sum(found.counts.values(), Counter())
     assert found.number_of_lies == 0, found.lies
-    assert min(total["holds"], total["fails"], total["undecided"]) > 200
+    assert min(total["holds"], total["fails"], total["undecided"]) > 150
 
 
 def test_the_attack_finds_lies(monkeypatch: pytest.MonkeyPatch) -> None:

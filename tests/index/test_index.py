@@ -377,8 +377,9 @@ def test_saved_certificates(tmp_path: Any) -> None:
     assert read.certificate["kernel"] == {"accumulate": "float32", "sum_bits": 14}
     read.save(path)  # keeps what it says
     assert hf.results.Index.load(path).certificate == read.certificate
-    with pytest.raises(InputError, match="certificate must be of a selection"):
-        found().save(path, kept.to_dict())
+    for other in (kept.to_dict(), found(form="dot").certify(passage)):
+        with pytest.raises(InputError, match="certificate must be of a selection by this index"):
+            found().save(path, other)
 
 
 def test_dictionaries_texts_and_pickles() -> None:

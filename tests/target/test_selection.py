@@ -269,6 +269,11 @@ def test_scores_that_are_rounded_to_16_bits(dtype: str, step: float) -> None:
     # Beyond the largest number of float16 nothing is known.
     large = hf.certify_selection(Q, K, q * 2.0**16, k, **ASKS, kernel=kernel)
     assert (large.sure == 6).all() == (dtype == "float16")
+    # Nor where a hidden score is beyond it, of which a mask that is added makes NaN.
+    k[-1] *= 2.0**17
+    hidden = hf.certify_selection(Q, K, q, k, **ASKS, mask="causal", kernel=kernel)
+    assert (hidden.sure == 6).all() == (dtype == "float16")
+    k[-1] *= 2.0**-17
     fused = hf.certify_selection(
         Q, K, q, k, **ASKS, kernel={"accumulate": "float32", "logits": dtype, "fused": True}
     )
@@ -286,6 +291,16 @@ def test_sums_of_fewer_bits() -> None:
     assert sure[0] > sure[1] > sure[2]
     assert sure[3] > sure[4] > sure[5]
     assert min(sure) >= 6 * N
+    # Sums of 2 bits may grow at every step, and leave NaN where exact products are far from it.
+    q = np.ones((1, 16), np.float32)
+    k = np.full((40, 16), -(2.0**-60), np.float32)
+    q[0, 0], k[:, 0] = 2.0**14, -(2.0**13) * (1 + np.arange(40) / 64)
+    nothing = np.zeros((1, 4), np.float32), np.zeros((40, 4), np.float32)
+    c = hf.certify_selection(
+        *nothing, q, k, form="sum", keys=32, window=1, first=0, mass=0.7,
+        kernel=hf.Kernel("float32", sum_bits=2),
+    )  # fmt: skip
+    assert c.mass < 0.03
     with pytest.raises(InputError, match="kernel must have accumulate="):
         hf.certify_selection(*case, **ASKS, kernel="exact")
     with pytest.raises(InputError, match=r"kernel must have .*; got Kernel.'eager-float16'"):

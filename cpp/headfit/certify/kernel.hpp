@@ -12,13 +12,13 @@ namespace headfit {
 // Where a kernel rounds. The logits are softcap(scale * Q K^T) + bias. By default nothing is
 // rounded: the kernel gives the exact logits.
 struct Kernel {
-  bool float32 = false;  // all arithmetic is in float32, in any order
+  bool float32 = false;  // all arithmetic is in float32, in any order, or in sums of fewer bits
   std::optional<NumberFormat> product = {};  // q.k, before it is multiplied by the scale
   std::optional<NumberFormat> logits = {};  // after the scale, and after each step of the soft-cap
   std::optional<NumberFormat> bias = {};  // after a bias is added
   std::optional<NumberFormat> weights = {};  // of the softmax; if missing, nothing is said of them
   bool fused = false;  // each of the first three roundings may also be left out
-  int sum_bits = float32_bits;  // that sums of products keep in float32; fewer are truncated
+  int sum_bits = float32_bits;  // that its sums of products keep there; fewer are truncated
 
   bool is_exact() const { return !(float32 || product || logits || bias || weights); }
 };

@@ -94,13 +94,15 @@ inline ScoreError score_error(Index depth, int roundings, int sum_bits, double q
 }
 
 // What becomes of a score that is rounded to a format before scores are compared. That keeps the order
-// of numbers, and so does flushing subnormal numbers to zero. Where scores may overflow nothing is known.
-inline Enclosure rounded_score(const Enclosure& score, const Kernel& kernel) {
-  if (!kernel.logits || !(score.hi < no_bound)) return score;
+// of numbers, and so does flushing subnormal numbers to zero, before they are rounded or after. No score
+// of the row exceeds `most`, hidden ones included: a kernel that adds -inf to those makes NaN of infinity,
+// which some take for the largest. So nothing is known of a row in which a score may overflow.
+inline Enclosure rounded_score(const Enclosure& score, const Kernel& kernel, double most) {
+  if (!kernel.logits) return score;
+  if (!(most < kernel.logits->largest)) return Enclosure::unknown();
   const double least = std::ldexp(1.0, kernel.logits->min_exponent);
   const auto [lo, hi] = rounded(score, kernel.logits, kernel.fused);
-  if (!(std::max(-lo, hi) <= kernel.logits->largest)) return Enclosure::unknown();
-  return {lo > 0 && lo < least ? 0 : lo, hi < 0 && hi > -least ? 0 : hi};
+  return {score.lo > 0 && score.lo < least ? 0 : lo, score.hi < 0 && score.hi > -least ? 0 : hi};
 }
 
 }  // namespace headfit::detail

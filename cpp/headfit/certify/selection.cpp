@@ -181,8 +181,10 @@ class SelectionFold : public WholeRows<double> {
         return error.of(scores[c], products.radius(size(c), size(c)));
       }, [&](Index c) { return error.of(scores[c], error.is_known() ? radius(c) : 0); });
     } else {
-      const auto rounded = [&kernel = all_.options.kernel](const Enclosure& score) {
-        return detail::rounded_score(score, kernel);
+      const double largest = q_norm * all_.key_norm_max;
+      const double reach = largest + products.radius(largest, largest);
+      const auto rounded = [=, &kernel = all_.options.kernel](const Enclosure& score) {
+        return detail::rounded_score(score, kernel, reach);
       };
       counts = choose_by([=](Index c) {
         return rounded(products.of(scores[c], size(c)));

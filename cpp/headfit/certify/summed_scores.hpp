@@ -47,10 +47,10 @@
 // r_j + u (67 + 13 |s|) remain.
 //
 // Where it is larger nothing is known of scores, but none is NaN, so that as many keys are selected as
-// there are to select, if products are at most 2^28: then M_h is off by at most 4 u 2^28 = 64, which is
-// more than twice a rounding of the largest product and of its factor log2(e), exponentials are below
-// exp(64), or infinite in C, and S_h is between exp(-64) and n exp(64). Beyond it all exponentials of a
-// head may be 0, or infinite, and their quotients NaN.
+// there are to select, if products are at most 2^28, and off by at most a third: then M_h is off by at
+// most 4 u 2^28 = 64, which is more than twice a rounding of the largest product and of its factor
+// log2(e), exponentials are below exp(64), or infinite in C, and S_h is between exp(-64) and n exp(64).
+// Beyond it all exponentials of a head may be 0, or infinite, and their quotients NaN.
 //
 // What underflows is lost: in all less than G 2^-120 of w_j, 2^-125 over S_h >= 1/3 of each e_hj and as
 // much again of quotients and sums. B and C round it to 0. Below exp(-100), where A still tells keys
@@ -102,7 +102,7 @@ class SumError {
         most + unit * (4 * size_max + 35 + 14 * std::log(n)) + gamma_above<float>(n + 9 * blocks);
     error.constant_ = unit * (66 + count + 16 * std::log(count)) + (heads > 1 ? common : 0);
     error.lost_ = count * 0x1p-120;
-    error.is_number_ = size_max <= 0x1p28;
+    error.is_number_ = most < no_bound && size_max <= 0x1p28;
     error.is_known_ = common < 0.5 && error.at(lowest_log, most) < 0.5;
     return error;
   }

@@ -51,14 +51,14 @@ class Kernel:
         Makes the weights part of the statement: leak and distortion are those of the weights as
         they are computed in float32 and rounded to this dtype, before or after they are divided by
         their sum. None: those of the exact softmax of the logits.
+    fused : bool, default False
+        Whether the roundings of `product`, `logits` and `bias` may be left out, as by a compiler
+        that fuses the operations.
     sum_bits : int from 2 to 24, default 24
         The significant bits that sums of products keep in float32: 24, rounded to nearest, or fewer
         that tensor cores truncate where they add four products or more at a time. 23 covers those
         that keep float32 so; float8 ones of an H100 keep 14 (DeepSeek-AI 2024, *DeepSeek-V3
         technical report*, section 3.3.2).
-    fused : bool, default False
-        Whether the roundings of `product`, `logits` and `bias` may be left out, as by a compiler
-        that fuses the operations.
 
     Raises
     ------
@@ -86,8 +86,8 @@ class Kernel:
     logits: str | None = None
     bias: str | None = None
     weights: str | None = None
-    sum_bits: int = 24
     fused: bool = False
+    sum_bits: int = 24
     name: str = field(default="", init=False, compare=False)  # of a named kernel
 
     def __post_init__(self) -> None:
@@ -103,7 +103,8 @@ class Kernel:
             )
         if self.weights is not None and self.accumulate == "exact":
             raise InputError('weights must be None for accumulate="exact": a softmax is rounded')
-        if as_count(self.sum_bits, "sum_bits", 2, 24) < 24 and self.accumulate == "exact":
+        vars(self)["sum_bits"] = as_count(self.sum_bits, "sum_bits", 2, 24)
+        if self.sum_bits < 24 and self.accumulate == "exact":
             raise InputError('sum_bits must be 24 for accumulate="exact": sums are not rounded')
         if as_flag(self.fused, "fused") and not (self.product or self.logits or self.bias):
             raise InputError("fused must be False where no product, logits or bias are rounded")
@@ -189,7 +190,7 @@ class Kernel:
 
     def of_wide_head(self) -> Kernel:
         """Return what asks the same of a head in float32: all but the rounding of its numbers."""
-        if not self.rounds_logits:
+        if not self.rounds_logits and self.sum_bits == 24:
             return Kernel.named("exact")
         return replace(self, operands=None, scale="after")
 

@@ -63,8 +63,9 @@ class StoredMaps(NamedTuple):
                     f"{name} must have shape (..., width, {maps.shape[-2]}) with leading axes "
                     f"{maps.shape[:-2]}; got {w.shape}"
                 )
-            product = w.astype(np.float64) @ maps
-            tensors[f"{name}_P_{name[-1].lower()}"] = round_to(product, self.dtype)
+            tensors[f"{name}_P_{name[-1].lower()}"] = round_to(
+                w.astype(np.float64) @ maps, self.dtype
+            )
         return tensors
 
 

@@ -366,12 +366,17 @@ def advice(fit: Fit, head: Head, of_method: str | None, notes: Sequence[str]) ->
             "larger dim, a wider leak or distortion, or another rng."
         )
     else:
-        wider = "float32" if dtype in NARROW else "float64"
+        wider, bits = "float32" if dtype in NARROW else "float64", certificate.kernel.sum_bits
+        cause, remedy = (
+            (f"rounding to the {DIGITS[dtype]} significant bits of {dtype}", f'dtype="{wider}"')
+            if bits == DIGITS["float32"]
+            else (f"truncating sums to {bits} bits", "a smaller max_logit")
+        )
         judged = "cannot decide" if certificate.status == "undecided" else "does not hold"
         meaning = (
             "The method ended with no row left, but the certificate of the stored numbers "
-            f"{judged}: rounding to the {DIGITS[dtype]} significant bits of {dtype} takes more "
-            f'than the tolerances leave. Try dtype="{wider}", a wider distortion, or a larger dim.'
+            f"{judged}: {cause} takes more than the tolerances leave. Try {remedy}, a wider "
+            "distortion, or a larger dim."
         )
     sentences = [meaning]
     if stopped != "certified":

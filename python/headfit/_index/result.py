@@ -281,8 +281,7 @@ class Index(Stored):
             For weights of other shapes, or of heads with rotary positions: maps act after the
             rotation, and do not fold into weights.
         """
-        maps = StoredMaps(self.P_q, self.P_k, "float32")
-        return maps.tensors(W_Q, W_K, self.position is not None)
+        return StoredMaps(self.P_q, self.P_k, "float32").tensors(W_Q, W_K, bool(self.position))
 
     def save(
         self,
@@ -299,15 +298,20 @@ class Index(Stored):
         Raises
         ------
         InputError
-            For another suffix, for what is no certificate of a selection, and for weights that
+            For another suffix, for what is no certificate of this index, and for weights that
             `tensors` refuses.
         ImportError
             Without the package safetensors, where the suffix asks for it.
         """
         about = self._about
         if certificate is not None:
-            if not isinstance(certificate, SelectionCertificate):
-                raise InputError(f"certificate must be of a selection; got {shown(certificate)}")
+            if not isinstance(certificate, SelectionCertificate) or any(
+                getattr(certificate, name) != getattr(self, name)
+                for name in ("dim", "form", "window", "first")
+            ):
+                raise InputError(
+                    f"certificate must be of a selection by this index; got {shown(certificate)}"
+                )
             about["certificate"] = certificate.to_dict()
         write(path, self, self.tensors(W_Q, W_K), about)
 

@@ -307,7 +307,9 @@ class Planner:
             wide = question.kernel.of_wide_head()
             relaxed["float32"] = replace(question, dtype="float32", kernel=wide)
         if question.kernel.rounds_logits:
-            relaxed["float32 logits"] = replace(question, kernel=Kernel.named("float32"))
+            relaxed["float32 logits"] = replace(
+                question, kernel=Kernel("float32", sum_bits=question.kernel.sum_bits)
+            )
         if question.tolerances.max_logit is not None:
             relaxed["free logits"] = question.with_max_logit(None)
         for purpose, easier in relaxed.items():

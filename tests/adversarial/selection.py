@@ -242,8 +242,9 @@ def kernels(case: Case, rng) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         return
     for ends in products_of_stored(case, rng):
         for low, high in rounded_scores(ends, case.asks["kernel"]):
-            # A mask that adds -inf makes NaN of an infinite score.
-            hidden = ~case.allowed & (np.isposinf(low) | np.isposinf(high))
+            # A mask that adds -inf makes NaN of an infinite score, of keys that are read.
+            read = np.arange(low.shape[1]) < case.options.get("key_lengths", low.shape[1])
+            hidden = read & ~case.allowed & (np.isposinf(low) | np.isposinf(high))
             row = hidden.any(axis=1, keepdims=True)
             yield np.where(row, np.nan, low), np.where(row, np.nan, high)
 
@@ -255,7 +256,8 @@ def products_of_stored(case: Case, rng) -> Iterator[tuple[np.ndarray, np.ndarray
         return
     of_q, of_k = (np.float32(x) for x in case.scales)
     for low, high in products(q / case.scales[0], k / case.scales[1], rng, bits):
-        yield low * of_k.T, high * of_k.T
+        if case.asks["kernel"].logits is None:  # scores that are rounded have both scales
+            yield low * of_k.T, high * of_k.T
         yield low * of_k.T * of_q, high * of_k.T * of_q
         yield low * (of_k.T * of_q), high * (of_k.T * of_q)
 

@@ -175,7 +175,8 @@ def certify_selection(
         sum over heads of the softmax of their products over all visible keys.
     kernel : Kernel, name of one, or mapping of its options, default "float32"
         How scores are computed: with ``accumulate="float32"``, sums of so many bits as `sum_bits`
-        says, and in the form "dot" rounded to a dtype, `logits`, before they are compared.
+        says, and in the form "dot" rounded to a dtype, `logits`, after all scales have been
+        multiplied in and before scores are compared.
     columns : bool, default False
         Whether to return which keys are surely selected too.
     num_threads : int, optional

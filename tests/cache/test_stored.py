@@ -112,7 +112,8 @@ BAD = {
         "position": [["rope", [1.0]], 4], "held_out": ["x"], "kl": ["x"], "more": [1],
     },
     "CompressedValues": {
-        "bits": [[9] * 8, [0]], "key_heads": [3], "error": ["x"], "kl": [0.1], "position": [4],
+        "bits": [[9] * 8, [0]], "key_heads": [3], "error": ["x"], "kl": [0.1],
+        "position": [4, ["rope", [1.0, 0.5]]],
     },
 }  # fmt: skip
 

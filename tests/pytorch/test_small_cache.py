@@ -417,5 +417,7 @@ def test_values_that_do_not_fit_are_refused(both):
         ht.SmallCache(model, {}, of_one)
     q, v = rng.normal(size=(2, KEY_HEADS, 5, SIZE))
     of_others = hf.compress_values({name: [((q, q), v[..., :4])]})
-    with pytest.raises(InputError, match="values must have heads and size of those fitted"):
-        run(model, tokens(1, 5), ht.SmallCache(model, {}, of_others))
+    cache = ht.SmallCache(model, {}, of_others)
+    for _ in range(2):  # a cache that did not fit does not store whole values then
+        with pytest.raises(InputError, match=r"values must have the heads and size \[2, 4\]; got"):
+            run(model, tokens(1, 5), cache)

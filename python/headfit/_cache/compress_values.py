@@ -1,4 +1,4 @@
-"""Smaller caches of values: principal components weighted by the attention that tokens get."""
+"""Smaller caches of values: principal components weighted by squares of attention."""
 
 import math
 import time
@@ -37,7 +37,8 @@ def compress_values(
 
     The values of all key heads of a layer become one latent of a few numbers of a few bits each:
     ``z = round((v - mean) @ encode)``. What is read from it is ``z @ decode + mean``. Nothing is
-    descended: maps are principal components, where a token counts as much as rows attend to it.
+    descended: maps are principal components, where a token counts by the squares of the attention
+    that it gets.
 
     Parameters
     ----------
@@ -77,13 +78,15 @@ def compress_values(
     -----
     The error e_j of the value of token j changes the output of row i by p_ij e_j, p its attention.
     Where errors of tokens have nothing to do with each other, the squares of all outputs change by
-    the sum over j of w_j |e_j|^2 with w_j the sum of p_ij^2 over rows and query heads. The least
-    such error of a rank is that of the principal components of values with the weights w. Without
-    weights they describe the odd value of a first token that attention sinks into (Xiao and others
-    2024) and little else. Bits are spent, mixed and stored as in `compress_keys`.
+    the sum over j of w_j |e_j|^2 with w_j the sum of p_ij^2 over rows and query heads. With one key
+    head the least such error of a rank is that of the principal components of values with the
+    weights w; with several it is near that where they attend alike. Without weights nothing is
+    spent on the value of a first token that attention sinks into (Xiao and others 2024), of which
+    outputs largely consist. A thousandth of the mean weight is added to each, since other tokens
+    would hardly count beside such a one. Bits are spent, mixed and stored as in `compress_keys`.
 
-    Takes O(heads n m D) time and O(heads m) memory for a passage of n rows and m keys, and
-    O(tokens W^2 + W^3) for width W = dv times key heads.
+    Takes O(heads n (m D + dv)) time and O(heads (m + n dv)) memory for a passage of n rows and m
+    keys, and O(tokens W^2 + W^3) time for width W = dv times key heads.
 
     Examples
     --------
@@ -112,17 +115,21 @@ def compress_values(
         heads, dim = math.prod(values[0].shape[:-2]), values[0].shape[-1]
         options = latent_options(heads, dim, SHARE, bytes, rank, bits, seed=seed, steps=0, rows=0)
         parts, cores = passages.parts, [attention.core for attention in passages.attentions]
-        # Where no row attends to anything, all tokens count alike.
-        weights = [_core.squared_mass(cores[i], threads).sum(0) + 1e-200 for i in parts.calibration]
+        # A floor for tokens beside one that nearly all attention is on. Where no row attends to
+        # anything, all tokens count alike.
+        weights = [
+            mass + 0.001 * mass.mean() + 1e-200
+            for mass in (_core.squared_mass(cores[i], threads).sum(0) for i in parts.calibration)
+        ]
         of_values = spectrum([side_by_side(values[i]) for i in parts.calibration], weights)
         each, (encode, decode, mean) = _core.principal_latents(of_values, options)
-        result = CompressedValues(
-            encode, decode, mean[0], tuple(each) or None, heads, None, **vars(parts),
-            seconds=time.perf_counter() - started,
-        )  # fmt: skip
         return _judged(
-            result, [(passages.attentions[i], values[i]) for i in parts.judging], threads
-        )
+            CompressedValues(
+                encode, decode, mean[0], tuple(each) or None, heads, None, **vars(parts),
+                seconds=time.perf_counter() - started,
+            ),
+            [(passages.attentions[i], values[i]) for i in parts.judging], threads,
+        )  # fmt: skip
 
     return CompressedLayerValues(of_each(layers, "layer", found), time.perf_counter() - begun)
 
@@ -131,7 +138,10 @@ def compress_values(
 def _checked(given: Any, shares: Any, seed: int) -> tuple[Divided, list[FloatArray]]:
     """Return the passages of a layer, and its values in float32."""
     pairs = given if isinstance(given, (list, tuple)) else [given]
-    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
+    if not all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and not hasattr(pair[0], "__array__")
+        for pair in pairs
+    ):
         raise InputError(
             f"passages must be pairs (heads, V), as layer_passages(values=True); got {shown(given)}"
         )
@@ -152,7 +162,7 @@ def _judged(result: CompressedValues, passages: Any, threads: int) -> Compressed
     for attention, v in passages:
         read = result.read(result.store(v)).reshape(v.shape)
         low, high = v.min(axis=-1, keepdims=True), v.max(axis=-1, keepdims=True)
-        step = (high - low).clip(1e-30) / 15
+        step = np.where(high > low, high - low, 1) / 15
         in_4_bits = low + np.round((v - low) / step) * step
         # Attention is linear in values: one pass for the output and for both errors.
         outputs = attention.apply(

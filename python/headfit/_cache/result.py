@@ -169,8 +169,8 @@ class Latents(Stored):
         ):
             raise ValueError(f"bits must be {rank} of 1 to 8 that do not rise; got {shown(bits)}")
         as_count(self.key_heads, "key_heads", 1)
-        if width % self.key_heads:
-            raise ValueError(f"key_heads must divide {width}; got {self.key_heads}")
+        if width % self.key_heads or (self.position and self._what == "value"):
+            raise ValueError(f"key_heads must divide {width}, and values have no position")
         check_position(self.position, width // self.key_heads)
 
     def to_dict(self) -> dict[str, Any]:

@@ -111,7 +111,11 @@ def attentions_of(passages: Any, K: Any, options: LogitOptions) -> list[Attentio
         raise InputError(f"passages must be {FORMS}; got {shown(passages)}")
     attentions = []
     for i, passage in enumerate(passages):
-        is_pair = isinstance(passage, (tuple, list, np.ndarray)) and len(passage) == 2
+        is_pair = (
+            isinstance(passage, (tuple, list, np.ndarray))
+            and len(passage) == 2
+            and not isinstance(passage[0], tuple)  # a pair beside its values
+        )
         if not is_pair and attention_in(passage) is None:
             raise InputError(f"passages must be {FORMS}; passage {i} is {shown(passage)}")
         pair = passage if is_pair else (passage, None)

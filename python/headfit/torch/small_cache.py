@@ -18,7 +18,7 @@ BLOCK = 1024
 
 
 class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
-    """A cache of transformers that stores keys and values as `compress_keys` and others found.
+    """A cache of transformers that stores keys and values as results say.
 
     It is a `DynamicCache` in all else, and goes where one goes: to ``model(..., cache=...)`` or
     ``model.generate(..., cache=...)`` (``past_key_values=`` in versions before 5.24). What is not
@@ -50,7 +50,8 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     by one from token to token, but for padding on the left. Cropping, reordering, repeating and
     selecting entries of the batch work as in a `DynamicCache`; it cannot be offloaded.
 
-    A step of decoding reads all that is stored again, O(tokens rank D) for each layer.
+    A step of decoding reads all that is stored again: O(tokens rank W) for each layer, with W the
+    width of all its key heads.
 
     Examples
     --------
@@ -164,17 +165,20 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
 
     def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
         """Make empty stores, and the maps on the device of the keys."""
-        super().lazy_initialization(key_states, value_states)
         device, self.dtype, self.packings = key_states.device, key_states.dtype, {}
+        stores: dict[str, torch.Tensor] = {}
         for part, own in self.found.items():
             batch, *shape = (key_states if part == "keys" else value_states)[..., 0, :].shape
-            if shape != [own.key_heads, len(own.mean) // own.key_heads]:
-                raise InputError(f"{part} must have heads and size of those fitted; got {shape}")
+            if shape != (fitted := [own.key_heads, len(own.mean) // own.key_heads]):
+                raise InputError(f"{part} must have the heads and size {fitted}; got {shape}")
             packing = self.packings[part] = own.packing.on(
                 lambda x: torch.as_tensor(x, dtype=torch.float32, device=device)
             )
-            shape = [batch, 1, 0, packing.token_bytes]
-            setattr(self, part, torch.empty(shape, dtype=torch.uint8, device=device))
+            stores[part] = torch.empty(
+                [batch, 1, 0, packing.token_bytes], dtype=torch.uint8, device=device
+            )
+        super().lazy_initialization(key_states, value_states)
+        self.__dict__.update(stores)
 
     def update(
         self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any

@@ -139,7 +139,7 @@ def _checked(given: Any, shares: Any, seed: int) -> tuple[Divided, list[FloatArr
     """Return the passages of a layer, and its values in float32."""
     pairs = given if isinstance(given, (list, tuple)) else [given]
     if not all(
-        isinstance(pair, (list, tuple)) and len(pair) == 2 and not hasattr(pair[0], "__array__")
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and not isinstance(pair[0], np.ndarray)
         for pair in pairs
     ):
         raise InputError(

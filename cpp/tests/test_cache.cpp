@@ -7,6 +7,7 @@
 #include "check.hpp"
 #include "headfit/cache/fit_latents.hpp"
 #include "headfit/cache/principal_latents.hpp"
+#include "headfit/cache/stored_tokens.hpp"
 #include "problem.hpp"
 
 using namespace headfit;
@@ -185,6 +186,93 @@ TEST(rounding_takes_the_best_of_a_few_steps) {
   CHECK(zeros.cwiseAbs().maxCoeff() < 1e-6f);
   check_throws<InputError>(__FILE__, __LINE__, "1 ... 8", [] { LatentFormat({9}); });
   check_throws<InputError>(__FILE__, __LINE__, "one number for each", [&] { format.check(3); });
+}
+
+TEST(tokens_are_stored_and_read) {
+  constexpr Index entries = 2, tokens = 131, count = entries * tokens;  // more than one task
+  constexpr Index stored_heads = width / dim;
+  const Matrix<float> angles = table(count);
+  for (const auto& bits : {std::vector<int>{}, {8, 5, 5, 1, 1}, {1}, std::vector<int>(11, 2)}) {
+    const LatentFormat format(bits);
+    const Index rank = bits.empty() ? 3 : static_cast<Index>(bits.size());
+    const TokenStore store{format, random_maps(rank), stored_heads};
+    const TokenBatch batch{entries, tokens, {angles.data(), 0, true}};
+    const Matrix<float> numbers = random(count * stored_heads, dim, 9);
+    const auto at = [&](Index t, Index h) {
+      return (t / tokens * stored_heads + h) * tokens + t % tokens;
+    };
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(count * store.token_bytes()));
+    store_tokens(store, batch, numbers.data(), bytes.data(), Run{1, {}});
+    auto again = bytes;
+    store_tokens(store, batch, numbers.data(), again.data(), Run{3, {}});
+    CHECK(again == bytes);
+
+    Matrix<float> rows(count, width);
+    for (Index t = 0; t < count; ++t) {
+      for (Index h = 0; h < stored_heads; ++h) {
+        rows.row(t).segment(h * dim, dim) = numbers.row(at(t, h));
+        batch.positions.turn_back(t, rows.row(t).data() + h * dim, dim);
+      }
+    }
+    Matrix<float> latents = (rows.rowwise() - store.maps.mean.row(0)) * store.maps.encode;
+    Vector<float> steps;
+    format.round(latents, store.maps.decode.rowwise().squaredNorm(), steps);
+    // What a byte says by the definition: bit planes of codes, and the step.
+    std::vector<float> latent(static_cast<std::size_t>(rank));
+    Index same = 0;
+    for (Index t = 0; t < count; ++t) {
+      const std::uint8_t* token = bytes.data() + t * store.token_bytes();
+      format.unpack(token, latent);
+      const Eigen::Map<const Eigen::RowVectorXf> z(latent.data(), rank);
+      if (bits.empty()) {
+        CHECK((z - latents.row(t)).cwiseAbs().maxCoeff() < 2e-3f * latents.row(t).norm());
+        ++same;
+        continue;
+      }
+      // Sums in another order may round to another multiple.
+      same += (z - latents.row(t)).cwiseAbs().maxCoeff() < 1e-5f;
+      Index place = 0;
+      std::vector<long> codes(bits.size(), 0);
+      for (int plane = 0; plane < LatentFormat::most_bits; ++plane) {
+        for (std::size_t i = 0; i < bits.size() && bits[i] > plane; ++i, ++place) {
+          codes[i] += (token[place / 8] >> (place % 8) & 1L) << plane;
+        }
+      }
+      std::uint16_t step = 0;
+      for (int half : {1, 0})
+        step = static_cast<std::uint16_t>(step << 8 | token[(place + 7) / 8 + half]);
+      const float size = static_cast<float>(Eigen::numext::bit_cast<Eigen::half>(step));
+      for (std::size_t i = 0; i < bits.size(); ++i) {
+        const float multiple = static_cast<float>(2 * codes[i] - (1 << bits[i]) + 1) / 2;
+        CHECK(latent[i] == multiple * size);
+      }
+    }
+    CHECK(same > count * 9 / 10);
+
+    Matrix<float> read(count * stored_heads, dim);
+    for (const bool turned : {false, true}) {
+      TokenBatch given = batch;
+      if (!turned) given.positions = {};
+      read_tokens(store, given, bytes.data(), read.data(), Run{turned ? 3 : 1, {}});
+      for (Index t = 0; t < count; ++t) {
+        format.unpack(bytes.data() + t * store.token_bytes(), latent);
+        const Eigen::Map<const Eigen::RowVectorXf> z(latent.data(), rank);
+        const Eigen::RowVectorXf row = z * store.maps.decode + store.maps.mean;
+        for (Index h = 0; h < stored_heads; ++h) {
+          Eigen::RowVectorXf expected = row.segment(h * dim, dim);
+          if (turned) batch.positions.turn(t, expected.data(), dim);
+          CHECK((read.row(at(t, h)) - expected).cwiseAbs().maxCoeff() < 1e-5f * (1 + row.norm()));
+        }
+      }
+    }
+  }
+  TokenStore wrong{LatentFormat({2, 3, 1}), random_maps(3), stored_heads};
+  const auto check = [&] { wrong.check(); };
+  check_throws<InputError>(__FILE__, __LINE__, "belong together", check);  // bits that rise
+  wrong = {LatentFormat(), random_maps(3), 3};
+  check_throws<InputError>(__FILE__, __LINE__, "belong together", check);
+  wrong = {LatentFormat({2, 2}), random_maps(3), 2};
+  check_throws<InputError>(__FILE__, __LINE__, "one number for each", check);
 }
 
 TEST(loss_is_the_mean_divergence) {

@@ -20,6 +20,7 @@ from headfit._build import VERSION as __version__
 from headfit._cache.compress_keys import compress_keys
 from headfit._cache.compress_values import compress_values
 from headfit._compress.compress import compress
+from headfit._compress.spend import spend
 from headfit._configuration import show_config
 from headfit._fit.fit import fit
 from headfit._fit.storage import load
@@ -66,6 +67,7 @@ __all__ = [
     "show_config",
     "shrink",
     "sparsify",
+    "spend",
     "sweep",
     "torch",
 ]

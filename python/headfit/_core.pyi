@@ -348,7 +348,18 @@ def principal_latents(
     spectrum: tuple[_Float64, _Float64, _Float64], options: LatentOptions
 ) -> tuple[list[int], _LatentMaps]: ...
 
-latent_steps: tuple[list[float], list[float]]
+class TokenStore(metaclass=_Pybind11Type):
+    def __init__(
+        self, maps: tuple[_Float32, _Float32, _Float32], bits: Sequence[int], heads: int
+    ) -> None: ...
+    @property
+    def token_bytes(self) -> int: ...
+    def store(
+        self, numbers: _Float32, table: _Float32 | None, halves: bool, threads: int
+    ) -> NDArray[np.uint8]: ...
+    def read(
+        self, stored: NDArray[np.uint8], table: _Float32 | None, halves: bool, threads: int
+    ) -> _Float32: ...
 
 class IndexPassages(metaclass=_Pybind11Type):
     def __init__(

@@ -665,19 +665,23 @@ def compress_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterat
     yield Door("compress(dim)", hf.compress, both, {"tv": [0.1, "x", Unusable()]})
     no_heads: list[Any] = [{}, {1, 2}]
     no_heads += [{"a": bad} for bad in (None, "x", [], passages[:1], Unusable())]
-    budgets = optional(without(counts(2), 2**70))
     many = {"passages": {"a": passages, "b": passages}, "effort": 1}
-    for name, given in {"dim": 2, "tv": 0.3, "total": 4}.items():
-        tried = {"passages": no_heads, "total": [*budgets, 1]} if name == "total" else {}
-        if name == "total":
-            dims = optional(known["curve_dims"])
-            tried["curve_dims"] = [*dims, [], Untrue()]
-        elif name == "dim":
+    for name, given in {"dim": 2, "tv": 0.3}.items():
+        if name == "dim":
             tried = {key: values for key, values in shared.items() if key != "tv"}
             tried |= {"dim": [x for x in tried["dim"] if x is not None], "tv": [0.1, "x"]}
+            tried["passages"] = no_heads
         else:
-            tried = {"tv": shared["tv"], "dim": [2, "x"], "total": [4, "x"]}
+            tried = {"tv": shared["tv"], "dim": [2, "x"]}
         yield Door(f"compress({name} of heads)", hf.compress, {**many, name: given}, tried, says)
+    of_sizes = [hf.compress(**many, dim=dim) for dim in (1, 2)]
+    other = hf.compress({"a": passages}, dim=1, effort=1)
+    costs = [{"a": bad, "b": 1} for bad in (*NOT_NUMBER, np.nan, np.inf)]
+    yield Door("spend", hf.spend, {"results": of_sizes, "size": 1.5}, {
+        "results": [*NOT_ARRAY, [], [of_sizes[0], other], [*of_sizes, "x"], of_sizes[0], [3]],
+        "size": [*without(NOT_NUMBER, None), None, 0, 0.9, np.nan, np.inf],
+        "costs": [*without(JUNK, None), {}, {"a": 1}, {"a": 1, "c": 1}, *costs],
+    })  # fmt: skip
     small = hf.compress(passages, dim=2, effort=1, curve_dims=())
     options = {name: known[name] for name in ("mask", "key_lengths", "bias", "softcap", "position")}
     heads = [*BAD_MATRIX, np.ones((N, DIM + 1)), np.ones((2, N, DIM))]

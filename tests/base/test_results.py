@@ -42,7 +42,7 @@ def made() -> dict[str, object]:
     mix = rng.normal(size=(2, 8, 8)) * 2.0 ** -np.arange(8) * 6
     passages = [rng.normal(size=(20, 8)) @ mix for _ in range(6)]
     small = hf.compress(passages, dim=2, mask="causal", **one)
-    heads = hf.compress({("a", 0): passages, ("a", 1): passages[::-1]}, total=6, **one)
+    heads = hf.compress({("a", 0): passages, ("a", 1): passages[::-1]}, dim=3, **one)
     quick = {"dim": 2, "keys": 8, "window": 2, "first": 1, "effort": 2, **one}
     found = hf.index({"<b>": passages, ("a", 1): passages[::-1]}, **quick, curve_dims=(1, 2))
     heads_given = [hf.Attention(x[0], x[1], mask="causal") for x in passages]

@@ -1,13 +1,11 @@
-"""All heads of a model, with one budget."""
+"""All heads of a model."""
 
-import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
 import headfit as hf
-from headfit._compress.maps import Closeness, shared_out
 
 D = 8
 
@@ -25,7 +23,6 @@ def test_one_size() -> None:
     found = hf.compress(HEADS, dim=3, mask="causal")
     assert found.dims == dict.fromkeys(HEADS, 3)
     assert found.total == 9
-    assert found.curve is None
     for name, passages in HEADS.items():
         one = hf.compress(passages, dim=3, mask="causal", curve_dims=())
         np.testing.assert_array_equal(found[name].P_q, one.P_q)
@@ -34,8 +31,8 @@ def test_one_size() -> None:
 
 
 def test_seconds_of_a_head_are_its_own() -> None:
-    for budget in ({"dim": 3}, {"total": 9}):
-        found = hf.compress(HEADS, **budget)
+    for asked in ({"dim": 3}, {"tv": 0.2}):
+        found = hf.compress(HEADS, **asked)
         assert 0 < sum(one.seconds for one in found.heads.values()) <= found.seconds
 
 
@@ -47,45 +44,10 @@ def test_a_total_variation_for_all() -> None:
     assert found.tv_mean == pytest.approx(np.mean([h.tv_mean for h in found.heads.values()]))
 
 
-def test_a_number_of_dimensions() -> None:
-    found = hf.compress(HEADS, total=12, curve_dims=range(1, D + 1))
-    assert found.total <= 12
-    assert found[("a", 0)].dim < found[("a", 1)].dim
-    uniform = hf.compress(HEADS, dim=4)
-    assert found.tv_mean < uniform.tv_mean
-    assert found.curve is not None
-    assert (np.diff(found.curve.dim) > 0).all()
-    assert (np.diff(found.curve.tv_mean) < 0).all()
-    assert repr(found.curve).startswith("TvCurve(mean total variation by size: 3: ")
-    whole = hf.compress(HEADS, total=3 * D)
-    assert whole.tv_mean < 1e-5
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_points_of_the_trade_off_are_best(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    curves = {n: dict(zip(range(1, 6), -np.sort(-rng.random(5)), strict=True)) for n in range(3)}
-    judged = {n: {d: Closeness(x, x, x, x) for d, x in c.items()} for n, c in curves.items()}
-    _, path = shared_out(judged, 15)
-    for total, tv in zip(path.dim, path.tv_mean, strict=True):
-        best = min(
-            np.mean([curves[n][d] for n, d in enumerate(sizes)])
-            for sizes in itertools.product(range(1, 6), repeat=3)
-            if sum(sizes) <= total
-        )
-        assert tv == pytest.approx(best)
-        chosen, _ = shared_out(judged, total)
-        assert sum(chosen.values()) <= total
-        assert np.mean([curves[n][d] for n, d in chosen.items()]) == pytest.approx(best)
-
-
 BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "two sizes": (HEADS, {"dim": 2, "total": 9}, "total must not be given beside dim"),
-    "no dims": (HEADS, {"total": 9, "curve_dims": ()}, "curve_dims must not be empty beside total"),
-    "one head": (HEADS["b"], {"total": 2}, "total must be given beside a mapping of heads"),
+    "two sizes": (HEADS, {"dim": 2, "tv": 0.1}, "tv must not be given beside dim"),
     "K": (HEADS, {"K": 1}, "K must not be given beside a mapping of heads"),
     "size": (HEADS, {"dim": 9}, r"dim must lie in 1 \.\.\. 8"),
-    "total": (HEADS, {"total": 2}, "total must be an integer of at least 3; got 2"),
     "empty": ({}, {"dim": 2}, "passages must not be an empty mapping"),
     "kind": (3, {"dim": 2}, "passages must be pairs"),
     "a head": ({"c": HEADS["b"][:1]}, {"dim": 2}, "head c: passages must be at least 2"),

@@ -1,7 +1,9 @@
 #include "headfit/cache/latents.hpp"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <numeric>
 #include <string>
 
 #include "headfit/base/errors.hpp"
@@ -13,6 +15,20 @@ namespace {
 float as_stored(float step) {
   constexpr float least = 5.9604645e-8f, most = 65504.0f;
   return static_cast<float>(Eigen::half(std::clamp(step, least, most)));
+}
+
+constexpr Index half_bytes = sizeof(Eigen::half);
+
+void store_half(float x, std::uint8_t* bytes) {
+  const Eigen::half rounded(x);
+  std::memcpy(bytes, &rounded, sizeof(rounded));
+}
+
+// The number of float16 at any address.
+float half_at(const std::uint8_t* bytes) {
+  Eigen::half x;
+  std::memcpy(&x, bytes, sizeof(x));
+  return static_cast<float>(x);
 }
 
 }  // namespace
@@ -37,6 +53,8 @@ LatentFormat::LatentFormat(std::vector<int> bits) : bits_(std::move(bits)) {
     }
     reach_[static_cast<Index>(i)] = 0.5f * static_cast<float>((1 << bits_[i]) - 1);
     sum += std::pow(normal_step(bits_[i]), -2.0);
+    planes_.resize(std::max(planes_.size(), static_cast<std::size_t>(bits_[i])));
+    for (int bit = 0; bit < bits_[i]; ++bit) ++planes_[static_cast<std::size_t>(bit)];
   }
   if (rounds()) mean_square_ = static_cast<float>(sum / static_cast<double>(bits_.size()));
 }
@@ -74,6 +92,61 @@ void LatentFormat::round(Matrix<float>& latents, const Vector<float>& weights,
     }
     z = rounded(z, steps[j]);
   }
+}
+
+Index LatentFormat::token_bytes(Index rank) const {
+  if (!rounds()) return rank * half_bytes;
+  return (std::reduce(planes_.begin(), planes_.end()) + 7) / 8 + half_bytes;
+}
+
+void LatentFormat::pack(std::span<const float> latent, float step, std::uint8_t* token) const {
+  if (!rounds()) {
+    for (const float z : latent) {
+      store_half(z, token);
+      token += half_bytes;
+    }
+    return;
+  }
+  Index at = 0;
+  for (std::size_t bit = 0; bit < planes_.size(); ++bit) {
+    for (Index i = 0; i < planes_[bit]; ++i, ++at) {
+      const long code = std::lround(latent[static_cast<std::size_t>(i)] / step + reach_[i]);
+      if (at % 8 == 0) token[at / 8] = 0;
+      token[at / 8] = static_cast<std::uint8_t>(token[at / 8] | (code >> bit & 1) << (at % 8));
+    }
+  }
+  store_half(step, token + (at + 7) / 8);
+}
+
+void LatentFormat::unpack(const std::uint8_t* token, std::span<float> latent) const {
+  if (!rounds()) {
+    for (float& z : latent) {
+      z = half_at(token);
+      token += half_bytes;
+    }
+    return;
+  }
+  // Codes are counted from the lowest of the 2^bits odd multiples of half a step.
+  Index at = 0;
+  for (std::size_t i = 0; i < latent.size(); ++i) latent[i] = -reach_[static_cast<Index>(i)];
+  float worth = 1;
+  for (const Index count : planes_) {
+    // Eight bits from anywhere; the step lies behind them, so that there are two bytes to read.
+    for (Index i = 0; i < count; i += 8, at += 8) {
+      const int eight = (token[at / 8] | token[at / 8 + 1] << 8) >> (at % 8);
+      float* z = latent.data() + i;
+      if (i + 8 <= count) {
+        for (int bit = 0; bit < 8; ++bit) z[bit] += worth * static_cast<float>(eight >> bit & 1);
+      } else {
+        for (int bit = 0; bit < count - i; ++bit)
+          z[bit] += worth * static_cast<float>(eight >> bit & 1);
+        at += count - i - 8;
+      }
+    }
+    worth *= 2;
+  }
+  const float step = half_at(token + (at + 7) / 8);
+  for (float& z : latent) z *= step;
 }
 
 void LatentFormat::to_gradient_before(const Matrix<float>& before, const Matrix<float>& rounded,

@@ -32,6 +32,13 @@ class LatentFormat {
   // Rounds each row, and writes its step. A step is the one of a few with the least sum of squared
   // errors, where those of latent i count weights[i] times.
   void round(Matrix<float>& latents, const Vector<float>& weights, Vector<float>& steps) const;
+  // The bytes of a token. They have the bits of its latents, first the lowest bit of each, then the next
+  // one of those that have more than one, and so on, and after them its step in float16; or latents that
+  // are not rounded, in float16.
+  Index token_bytes(Index rank) const;
+  // Writes the bytes of the rounded latents of one token, and reads them.
+  void pack(std::span<const float> latent, float step, std::uint8_t* token) const;
+  void unpack(const std::uint8_t* token, std::span<float> latent) const;
   // Turns a gradient by rounded latents into one by the latents before they were rounded, in place.
   // Rounding to a multiple is taken for a shift, unless it cuts off what is too large; the step changes
   // with the latents.
@@ -44,6 +51,7 @@ class LatentFormat {
 
   std::vector<int> bits_;
   Vector<float> reach_;  // the largest multiple of a step
+  std::vector<Index> planes_;  // how many latents, which are the first, have a bit 0, a bit 1, ...
   float mean_square_ = 1;  // of latents whose usual step is 1
 };
 

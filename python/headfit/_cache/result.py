@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._base.arguments import as_count, shown
 from headfit._base.arrays import as_float_array, check_finite
@@ -42,8 +43,9 @@ class Latents(Stored):
     def packing(self) -> Packing:
         """How tokens become bytes."""
         kind, frequencies = self.position or ("", None)
+        maps = self.encode, self.decode, self.mean[np.newaxis]
         return Packing(
-            self.encode, self.decode, self.mean,
+            _core.TokenStore(maps, self.bits or (), self.key_heads), self.decode, self.mean,
             None if frequencies is None else np.array(frequencies), kind == "rope-half",
             self.bits, self.key_heads,
         )  # fmt: skip
@@ -51,7 +53,7 @@ class Latents(Stored):
     @property
     def bytes(self) -> float:
         """What is stored of a token, in bytes for each key head."""
-        return self.packing.token_bytes / self.key_heads
+        return self.packing.core.token_bytes / self.key_heads
 
     @property
     def whole_bytes(self) -> int:
@@ -102,7 +104,7 @@ class Latents(Stored):
         InputError
             For what `store` does not return.
         """
-        first, width = as_count(first, "first", 0), self.packing.token_bytes
+        first, width = as_count(first, "first", 0), self.packing.core.token_bytes
         is_bytes = isinstance(stored, np.ndarray) and stored.dtype == np.uint8
         if not is_bytes or stored.ndim != 2 or stored.shape[1] != width:
             raise InputError(f"stored must be uint8 of shape (n, {width}); got {shown(stored)}")
@@ -354,7 +356,7 @@ class CompressedLayers(_Layers[CompressedKeys]):
 
     layers: dict[Any, CompressedKeys]
     seconds: float
-    _kind, _figure = CompressedKeys, "KL"
+    _kind, _figure, _spent = CompressedKeys, "KL", ("bytes", "validation_kl", 1)
 
     @property
     def kl(self) -> float:
@@ -376,7 +378,7 @@ class CompressedLayerValues(_Layers[CompressedValues]):
 
     layers: dict[Any, CompressedValues]
     seconds: float
-    _kind, _figure = CompressedValues, "error"
+    _kind, _figure, _spent = CompressedValues, "error", ("bytes", "error", 2)
 
     @property
     def error(self) -> float:

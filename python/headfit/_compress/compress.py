@@ -19,7 +19,7 @@ from headfit._base.arguments import as_count, as_generator, check_between
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, Seed
 from headfit._compress.free_maps import FreeMaps
-from headfit._compress.maps import Closeness, Maps, StoredMaps, shared_out
+from headfit._compress.maps import Closeness, Maps, StoredMaps
 from headfit._compress.passages import Parts, Passages, checked_shares, of_each
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._shrink import descent
@@ -60,20 +60,6 @@ class Sizes:
         self.tried: dict[int, MapsOfSize] = {}
         self.dims: list[int] = []  # the sizes of the curves
         self.dim, self.stopped, self.seconds = 0, "one size", 0.0
-
-    def curve_sizes(self, given: Any, several: bool, in_budget: bool) -> list[int]:
-        """Return the sizes for the curves, which are those that the head may have in a budget."""
-        largest = self.passages.dim
-        if given is not None:
-            dims = checked_sizes(given, "curve_dims", largest)
-            if in_budget and not dims:
-                raise InputError(
-                    "curve_dims must not be empty beside total: a head has one of them"
-                )
-            return dims
-        if in_budget:
-            return sorted({max(1, round(largest * part / 8)) for part in range(1, 9)})
-        return [] if several else descent.powers_of_two(largest)
 
     @cached_property
     def judge(self) -> _core.CompressLoss | None:
@@ -200,7 +186,6 @@ class Sizes:
 class _Options(LogitKeywords, SizeKeywords, total=False):
     """The options of `compress`, for type checkers."""
 
-    total: int | None
     held_out: float
     validation: float
 
@@ -227,7 +212,6 @@ def compress(
     *,
     dim: int | None = None,
     tv: float | None = None,
-    total: int | None = None,
     held_out: float = 0.25,
     validation: float = 0.25,
     dtype: str = "float32",
@@ -258,10 +242,7 @@ def compress(
         The size d to fit, one for all heads.
     tv : float in (0, 1), optional
         The mean total variation that rows may have from the original, on the validation passages:
-        the smallest size found that keeps it. 0.05 where none of `dim`, `tv` and `total` is given.
-    total : int, optional
-        The number of dimensions of several heads together. Heads get them where they lower total
-        variation most.
+        the smallest size found that keeps it. 0.05 where neither `dim` nor `tv` is given.
     held_out : float in (0, 1), default 0.25
         The share of the passages that judge the result; at least one passage.
     validation : float in [0, 1), default 0.25
@@ -278,8 +259,7 @@ def compress(
         As in `shrink`; with 0, the closed forms alone.
     curve_dims : sequence of int, optional
         Sizes for the curves, besides those that are fitted anyway; () for none. When None, powers
-        of two up to D for one head, and none for several. With `total` the sizes that heads may
-        have, multiples of an eighth of D when None.
+        of two up to D for one head, and none for several.
     time_limit : float, optional
         Seconds, of all heads; checked after every step of a descent, and before a size is fitted.
     callback : callable, optional
@@ -298,12 +278,12 @@ def compress(
     Raises
     ------
     InputError, NonFiniteError
-        For arguments that do not fit, or a `total` of fewer dimensions than the heads must have,
-        before any work starts. Errors of one head of several name it.
+        For arguments that do not fit, before any work starts. Those of one head of several name it.
 
     See Also
     --------
     shrink : for one passage.
+    spend : one budget for several heads.
 
     Notes
     -----
@@ -320,10 +300,9 @@ def compress(
     and W_K then, and know only the positions of the passages. To store keys in fewer bytes,
     `compress_keys` acts before them.
 
-    Several heads are fitted one after the other, each by all threads. With `total`, every head is
-    fitted at all of `curve_dims`, and dimensions are given out greedily over the convex hulls of
-    the curves. A step costs O(n m (D + d)) time for each passage; few entries in a sparse mask take
-    the place of n m. Memory is that of the passages, twice.
+    Several heads are fitted one after the other, each by all threads. A step costs O(n m (D + d))
+    time for each passage; few entries in a sparse mask take the place of n m. Memory is that of the
+    passages, twice.
 
     Examples
     --------
@@ -337,52 +316,32 @@ def compress(
     >>> Q, K = passages[0]
     >>> small.apply(Q, K, mask="causal").matrix().shape
     (40, 40)
-
-    Several heads with one budget:
-
-    >>> def passages(falls):
-    ...     mix = rng.normal(size=(2, 8, 8)) * falls ** -np.arange(8) * 3
-    ...     return [rng.normal(size=(30, 8)) @ mix for _ in range(8)]
-    >>> found = hf.compress({"easy": passages(3.0), "hard": passages(1.2)}, total=8)
-    >>> found.total, found.dims["easy"] < found.dims["hard"]
-    (8, True)
     """
     begun = time.perf_counter()
-    sizes_by = {"dim": dim, "tv": tv, "total": total}
-    first, *more = [name for name, value in sizes_by.items() if value is not None] or ["tv"]
-    if more:
-        raise InputError(f"{more[0]} must not be given beside {first}: the size decides how close")
+    if dim is not None and tv is not None:
+        raise InputError("tv must not be given beside dim: the size decides how close")
     several = isinstance(passages, Mapping)
-    if total is not None and not several:
-        raise InputError("total must be given beside a mapping of heads: these are passages of one")
     if K is not None and several:
         raise InputError("K must not be given beside a mapping of heads, which have their own")
-    bound = check_between(descent.TV if tv is None else tv, "tv", 0, 1) if first == "tv" else None
+    bound = None if dim is not None else check_between(descent.TV if tv is None else tv, "tv", 0, 1)
     shares = checked_shares(held_out, validation)
     running = Running.of(dtype, effort, time_limit, callback, rng, num_threads)
     of_heads = LogitOptions(**options)
 
     def checked(own: Any) -> Sizes:
         head = Sizes(Passages.of(own, K, of_heads), shares, running)
-        head.dims = head.curve_sizes(curve_dims, several, total is not None)
-        head.dim = min(head.dims) if total is not None else 0
+        if curve_dims is not None:
+            head.dims = checked_sizes(curve_dims, "curve_dims", head.passages.dim)
+        elif not several:
+            head.dims = descent.powers_of_two(head.passages.dim)
         if dim is not None:
             head.dim = as_count(dim, "dim", 1, head.passages.dim)
         return head
 
     heads = of_each(passages, "head", checked, str)
-    if total is not None:
-        total = as_count(total, "total", sum(head.dim for head in heads.values()))
     for head in heads.values():
         head.search(bound)
-    curve = None
-    if total is not None:
-        judged = {name: {d: size.judged for d, size in head.tried.items()}
-                  for name, head in heads.items()}  # fmt: skip
-        chosen, curve = shared_out(judged, total)
-        for name, head in heads.items():
-            head.dim, head.stopped = chosen[name], "the budget"
     results = {name: head.result(bound) for name, head in heads.items()}
     if not several:
         return results[None]
-    return CompressedHeads(results, curve, time.perf_counter() - begun)
+    return CompressedHeads(results, time.perf_counter() - begun)

@@ -1,6 +1,5 @@
 """Maps of queries and keys: as one matrix, as users get them, and how far they leave attention."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -8,7 +7,6 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._base.arrays import FloatArray, as_float_array, round_to
-from headfit._shrink.result import TvCurve
 from headfit.errors import InputError
 
 # P_q of each query head, D rows each, and below them P_k: one matrix of d columns.
@@ -96,41 +94,3 @@ def by_eighths(values: FloatArray, places: NDArray[np.intp], length: int) -> NDA
     part = places * PARTS // length
     with np.errstate(invalid="ignore"):
         return np.bincount(part, values, PARTS) / np.bincount(part, minlength=PARTS)
-
-
-def shared_out(
-    curves: Mapping[Any, Mapping[int, Closeness]], total: float
-) -> tuple[dict[Any, int], TvCurve]:
-    """Return a size for each head with at most `total` dimensions, and the path to all of them.
-
-    Every head begins at its least size; the step that lowers total variation most for each
-    dimension it takes is made next, over any number of sizes of one head. So a head is always at
-    a corner of the convex hull of its curve, and no other sizes with as many dimensions as a
-    point of the path have less total variation. Steps that do not fit `total` any more are left
-    out for good.
-    """
-    sizes = {name: min(curve) for name, curve in curves.items()}
-    path, chosen = [dict(sizes)], dict(sizes)
-    while True:
-        steps = [
-            ((curve[sizes[name]].tv_mean - curve[dim].tv_mean) / (dim - sizes[name]),
-             -place, -dim, name)
-            for place, (name, curve) in enumerate(curves.items())
-            for dim in curve
-            if dim > sizes[name] and curve[dim].tv_mean < curve[sizes[name]].tv_mean
-        ]  # fmt: skip
-        if not steps:
-            break
-        _, _, dim, name = max(steps, key=lambda step: step[:3])
-        if chosen[name] == sizes[name] and -dim - sizes[name] <= total - sum(chosen.values()):
-            chosen[name] = -dim
-        sizes[name] = -dim
-        path.append(dict(sizes))
-    return chosen, TvCurve.of({sum(s.values()): _of_all(curves, s) for s in path})
-
-
-def _of_all(curves: Mapping[Any, Mapping[int, Closeness]], sizes: Mapping[Any, int]) -> Closeness:
-    """Return the means over heads, and the largest total variation of any row."""
-    each = [curves[name][dim] for name, dim in sizes.items()]
-    means = Closeness(*np.mean(each, axis=0).tolist())
-    return means._replace(tv_worst=max(closeness.tv_worst for closeness in each))

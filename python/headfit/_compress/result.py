@@ -228,17 +228,14 @@ class CompressedHeads(ResultByName[Compressed]):
     ----------
     heads : dict
         A `Compressed` for each head, by the names of the call.
-    curve : TvCurve or None
-        Closeness on the validation passages against the number of dimensions of all heads
-        together, where they share a budget: means over heads, and the largest of any row.
     seconds : float
         Of the whole call. Those of a head are what its own fits and its distances took.
     """
 
     heads: dict[Any, Compressed]
-    curve: TvCurve | None
     seconds: float
-    _figures: ClassVar = ("curve", "seconds", "total", "tv_mean")
+    _figures: ClassVar = ("seconds", "total", "tv_mean")
+    _spent: ClassVar = ("dim", "validation_kl", 1)
 
     @property
     def dims(self) -> dict[Any, int]:

@@ -38,6 +38,8 @@ class ResultByName(Result, Generic[Each]):
     # The field that has them.
     _field: ClassVar[str] = "heads"
     _figures: ClassVar[tuple[str, ...]] = ("bytes", "seconds")
+    # For `spend`: the figures of what each takes and of what it loses, and the power of the latter.
+    _spent: ClassVar[Any] = None
 
     def __getitem__(self, name: Hashable) -> Each:
         each: dict[Any, Each] = getattr(self, self._field)
@@ -59,8 +61,7 @@ class TvCurve(Figures):
     Attributes
     ----------
     dim : ndarray of int
-        The head sizes, in increasing order; dimensions of all heads together where these share a
-        budget.
+        The head sizes, in increasing order.
     tv_mean, tv_worst : ndarray, the shape of dim
         The mean and the largest total variation of the rows of the attention matrix.
     kl_mean : ndarray, the shape of dim

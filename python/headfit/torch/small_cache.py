@@ -13,9 +13,6 @@ from headfit._cache.result import CompressedKeys, CompressedValues, Latents
 from headfit.errors import CaptureError, InputError
 from headfit.torch.reading import rotary_module, rotary_position
 
-# Tokens that are read at a time, so that what is between bits and keys stays small.
-BLOCK = 1024
-
 
 class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     """A cache of transformers that stores keys and values as results say.
@@ -175,7 +172,7 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
                 lambda x: torch.as_tensor(x, dtype=torch.float32, device=device)
             )
             stores[part] = torch.empty(
-                [batch, 1, 0, packing.token_bytes], dtype=torch.uint8, device=device
+                [batch, 1, 0, packing.core.token_bytes], dtype=torch.uint8, device=device
             )
         super().lazy_initialization(key_states, value_states)
         self.__dict__.update(stores)
@@ -200,11 +197,8 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
     @torch.no_grad()  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _packed(self, part: str, states: torch.Tensor, before: int) -> torch.Tensor:
         """Return the bytes of tokens that come after `before` others."""
-        new = [
-            self.packings[part].pack(x.float(), self._positions(before + i * BLOCK, x.shape[-2]))
-            for i, x in enumerate(states.split(BLOCK, dim=-2))
-        ]
-        return torch.cat(new, dim=-2)[:, None]
+        positions = self._positions(before, states.shape[-2])
+        return self.packings[part].pack(states.float(), positions)[:, None]
 
     def _note_starts(self, before: int, count: int, batch: int) -> None:
         """Find where positions start, by the positions of the last tokens of this call."""
@@ -233,11 +227,8 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
         stored: torch.Tensor = getattr(self, part)
         if part not in self.packings:
             return stored
-        parts = [
-            self.packings[part].unpack(x, self._positions(i * BLOCK, x.shape[-2])).to(self.dtype)
-            for i, x in enumerate(stored[:, 0].split(BLOCK, dim=-2))
-        ]
-        return torch.cat(parts, dim=-2)
+        positions = self._positions(0, stored.shape[-2])
+        return self.packings[part].unpack(stored[:, 0], positions).to(self.dtype)
 
     def offload(self) -> None:
         """Refuse: maps and positions would stay where they are."""

@@ -1,0 +1,91 @@
+#include "headfit/cache/stored_tokens.hpp"
+
+#include <algorithm>
+
+#include "headfit/base/errors.hpp"
+
+namespace headfit {
+namespace {
+
+// So many tokens keep their latents and numbers in the second level of cache.
+constexpr Index few = 128;
+
+std::span<float> span_of(Matrix<float>& x, Index row) {
+  return {x.row(row).data(), static_cast<std::size_t>(x.cols())};
+}
+
+// Calls work(numbers of a head, the same in the row of a token) for the heads of token t.
+template <class Numbers, class Work>
+void for_each_head(const TokenStore& store, const TokenBatch& batch, Numbers* numbers, Index t,
+                   float* row, const Work& work) {
+  const Index entry = t / batch.tokens, token = t % batch.tokens;
+  for (Index h = 0; h < store.heads; ++h) {
+    work(numbers + ((entry * store.heads + h) * batch.tokens + token) * store.size(),
+         row + h * store.size());
+  }
+}
+
+}  // namespace
+
+void TokenStore::check() const {
+  format.check(rank());
+  const auto& bits = format.bits();
+  if (heads < 1 || rank() < 1 || size() * heads != width() || size() < 1 ||
+      maps.encode.rows() != width() || maps.encode.cols() != rank() || maps.mean.rows() != 1 ||
+      maps.mean.cols() != width() || !std::is_sorted(bits.rbegin(), bits.rend())) {
+    throw InputError("maps, bits and heads of a cache must belong together");
+  }
+}
+
+void store_tokens(const TokenStore& store, const TokenBatch& batch, const float* numbers,
+                  std::uint8_t* bytes, const Run& run) {
+  store.check();
+  const Eigen::RowVectorXf offset = store.maps.mean * store.maps.encode;
+  const Vector<float> weights = store.maps.decode.rowwise().squaredNorm();
+  const Index size = store.size();
+  parallel_rows(batch.entries * batch.tokens, run, [&] {
+    return [&, rows = Matrix<float>(), latents = Matrix<float>(),
+            steps = Vector<float>()](Index first, Index end) mutable {
+      rows.resize(end - first, store.width());
+      for (Index t = first; t < end; ++t) {
+        for_each_head(store, batch, numbers, t, rows.row(t - first).data(),
+                      [&](const float* from, float* to) {
+          std::copy_n(from, size, to);
+          if (batch.positions.table) batch.positions.turn_back(t, to, size);
+        });
+      }
+      latents.noalias() = rows * store.maps.encode;
+      latents.rowwise() -= offset;
+      store.format.round(latents, weights, steps);
+      for (Index t = first; t < end; ++t) {
+        store.format.pack(span_of(latents, t - first), steps[t - first],
+                          bytes + t * store.token_bytes());
+      }
+    };
+  }, few);
+}
+
+void read_tokens(const TokenStore& store, const TokenBatch& batch, const std::uint8_t* bytes,
+                 float* numbers, const Run& run) {
+  store.check();
+  const Index size = store.size();
+  parallel_rows(batch.entries * batch.tokens, run, [&] {
+    return [&, rows = Matrix<float>(), latents = Matrix<float>()](Index first, Index end) mutable {
+      latents.resize(end - first, store.rank());
+      for (Index t = first; t < end; ++t) {
+        store.format.unpack(bytes + t * store.token_bytes(), span_of(latents, t - first));
+      }
+      rows.noalias() = latents * store.maps.decode;
+      rows.rowwise() += store.maps.mean.row(0);
+      for (Index t = first; t < end; ++t) {
+        for_each_head(store, batch, numbers, t, rows.row(t - first).data(),
+                      [&](float* to, const float* from) {
+          std::copy_n(from, size, to);
+          if (batch.positions.table) batch.positions.turn(t, to, size);
+        });
+      }
+    };
+  }, few);
+}
+
+}  // namespace headfit

@@ -1,0 +1,127 @@
+"""One budget for heads or layers: the choice among results of several sizes."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.compress.test_compress_heads import HEADS, D
+
+import headfit as hf
+
+SIZES = (1, 2, 4, 6, D)
+
+
+def curves(seed: int, names: int) -> tuple[list[Any], dict[Any, list[float]]]:
+    """Results whose losses are given: no maps are fitted to them."""
+    rng = np.random.default_rng(seed)
+    losses = {name: sorted(rng.random(len(SIZES)), reverse=True) for name in range(names)}
+    one = hf.compress(HEADS["b"], dim=1, effort=0, curve_dims=())
+    return [
+        hf.results.CompressedHeads(
+            {name: replace(one, dim=d, validation_kl=x[at]) for name, x in losses.items()}, 1.0
+        )
+        for at, d in enumerate(SIZES)
+    ], losses
+
+
+@pytest.mark.parametrize("costs", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_no_other_choice_of_that_size_loses_less(seed: int, costs: bool) -> None:
+    results, losses = curves(seed, 3)
+    weights = np.random.default_rng(seed).random(3) if costs else np.ones(3)
+    given = {n: weights[n] * losses[n][0] for n in losses} if costs else None
+    totals = set()
+    for size in np.linspace(1, D, 40):
+        found = hf.spend(results, size, costs=given)
+        assert found.total <= size * 3 + 1e-9
+        totals.add(found.total)
+        for name, one in found.heads.items():
+            assert one is results[SIZES.index(one.dim)][name]
+        lost = sum(weights[n] * one.validation_kl for n, one in found.heads.items())
+        best = min(
+            sum(weights[n] * losses[n][at] for n, at in enumerate(choice))
+            for choice in itertools.product(range(len(SIZES)), repeat=3)
+            if sum(SIZES[at] for at in choice) <= size * 3 + 1e-9
+        )
+        # Between two corners of the hulls a choice loses at most one step more than the best one.
+        assert best - 1e-12 <= lost
+        largest = max(weights[n] * (x[0] - x[-1]) for n, x in losses.items())
+        assert lost <= best + largest
+    assert len(totals) > 5
+    everything = hf.spend(results, D, costs=given)
+    assert all(one.validation_kl == losses[n][-1] for n, one in everything.heads.items())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_corners_of_the_hull_are_best(seed: int) -> None:
+    results, losses = curves(seed, 3)
+    slopes = []
+    for loss in losses.values():
+        at = 0
+        while at < len(SIZES) - 1:
+            steps = {
+                b: (loss[b] - loss[at]) / (SIZES[b] - SIZES[at]) for b in range(at + 1, len(SIZES))
+            }
+            best = min(steps, key=lambda b: (steps[b], b))
+            slopes.append((steps[best], SIZES[best] - SIZES[at], loss[best] - loss[at]))
+            at = best
+    size, lost = 3 * SIZES[0], sum(loss[0] for loss in losses.values())
+    for _, more, change in sorted(slopes):
+        size, lost = size + more, lost + change
+        found = hf.spend(results, size / 3)
+        assert found.total == size
+        assert sum(one.validation_kl for one in found.heads.values()) == pytest.approx(lost)
+
+
+def test_heads_that_lose_more_get_more() -> None:
+    results = [hf.compress(HEADS, dim=d, mask="causal") for d in SIZES]
+    found = hf.spend(results, 4)
+    assert found.total <= 12
+    assert found[("a", 0)].dim < found[("a", 1)].dim
+    assert found.tv_mean < results[2].tv_mean
+    assert found.seconds == pytest.approx(sum(one.seconds for one in results))
+    asked = hf.spend(tuple(results), 4, costs={**dict.fromkeys(HEADS, -0.1), "b": 1})
+    assert asked["b"].dim == D
+    assert asked[("a", 1)].dim == 1
+
+
+def test_keys_and_values_of_layers() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 8, 2, 30, 8)) * 2.0 ** -np.arange(8)
+    flat = rng.normal(size=(8, 2, 30, 8))
+    layers = {
+        name: [(hf.Attention(q, k, mask="causal"), v) for q, k, v in zip(*x, values, strict=True)]
+        for name, values in (("easy", x[0]), ("hard", flat))
+    }
+    keys = {name: [a for a, _ in of] for name, of in layers.items()}
+    of_keys = [hf.compress_keys(keys, bytes=size, effort=0) for size in (2, 3, 5)]
+    of_values = [hf.compress_values(layers, bytes=size) for size in (2, 3, 5)]
+    found, values = hf.spend(of_keys, 3.5), hf.spend(of_values, 3.5)
+    assert found.bytes <= 3.5
+    assert values.bytes <= 3.5
+    assert values["easy"].bytes < values["hard"].bytes
+    assert type(found) is hf.results.CompressedLayers
+    assert type(values) is hf.results.CompressedLayerValues
+
+
+def test_bad_input() -> None:
+    results, _ = curves(0, 2)
+    bad: list[tuple[Any, Any, Any, str]] = [
+        ([], 2, None, "results must be several CompressedLayers"),
+        ([*results, 3], 2, None, "results must be several CompressedLayers"),
+        (results[0], 2, None, "results must be several CompressedLayers"),
+        ([results[0], curves(0, 3)[0][0]], 2, None, r"results\[1\] must .* lacks 2"),
+        (results, 0.9, None, "size must be at least 1, the mean of the least, and finite; got 0.9"),
+        (results, np.inf, None, "size must"),
+        (results, 2, {0: 1}, "costs must be a mapping with the names"),
+        (results, 2, {0: 1, 1: np.inf}, r"costs\[1\] must be finite; got inf"),
+        (results, 2, {0: 1, 1: "x"}, r"costs\[1\] must"),
+    ]
+    for given, size, costs, message in bad:
+        with pytest.raises(hf.errors.InputError, match=message):
+            hf.spend(given, size, costs=costs)
+    alone = hf.compress({"a": HEADS["b"]}, dim=1, effort=0, validation=0)
+    with pytest.raises(hf.errors.InputError, match="results must have a validation_kl"):
+        hf.spend([alone], 2)

@@ -65,7 +65,7 @@ VALUE_GROUPS = ((4, 32, False), (4, 64, True), (3, 64, True), (2, 32, False))
 CACHES = ((SIZES[1], VALUE_SIZES[0]), (SIZES[1], VALUE_SIZES[2]))
 # What layers may take where they share a budget, of keys and of values; first the budget.
 CHOICES = {
-    "keys": (SIZES[1], SIZES[3], SIZES[0], 28),
+    "found": (SIZES[1], SIZES[3], SIZES[0], 28),
     "values": (*VALUE_SIZES[2:], 44 / 3, 76 / 3, 30),
 }
 PARTS = ("keys", "values", "caches")
@@ -351,36 +351,34 @@ def costs_of(model, found, tokens, part):
     """How far the model's predictions are from its own where one layer alone is stored so."""
     whole, costs = Changed(model)(tokens).log_softmax(-1), {}
     for name, own in found.layers.items():
-        stored = {"found": {}, "values": {}} | {{"keys": "found"}.get(part, part): {name: own}}
-        changed = (
-            model(tokens[None], cache=ht.SmallCache(model, **stored)).logits[0].log_softmax(-1)
-        )
+        cache = ht.SmallCache(model, **{"found": {}, part: {name: own}})
+        changed = model(tokens[None], cache=cache).logits[0].log_softmax(-1)
         costs[name] = (whole.exp() * (whole - changed)).sum(-1).mean().item()
     return costs
 
 
 def budget_methods(model, passages, pairs, tokens, options):
-    """As many bytes in the mean over layers: the same for all, or where they, or the model, lose."""
+    """As many bytes in the mean: one size for all layers, or where these, or the model, lose."""
+    fits = {"found": lambda size: fitted_keys(model, passages, size, options),
+            "values": lambda size: fitted_values(pairs, size, options)}  # fmt: skip
     methods = {}
-    for part, (size, *others) in CHOICES.items():
-
-        def fitted(size, part=part):
-            of = (fitted_keys(model, passages, size, options) if part == "keys"
-                  else fitted_values(pairs, size, options))  # fmt: skip
-            return said(of, size)
-
-        results = [fitted(size) for size in (size, *others)]
+    for part, sizes in CHOICES.items():
+        results = [said(fits[part](size), size) for size in sizes]
         costs = costs_of(model, results[0], tokens, part)
-        name = {"keys": "found"}.get(part, part)
-        for how, found in (("one size", results[0]), ("by the layers' loss", hf.spend(results, size)),
-                           ("by the model's loss", hf.spend(results, size, costs=costs))):  # fmt: skip
-            assert found.bytes <= size + 1e-6
-            methods[f"{part}: {how}", found.bytes] = Changed(model, **{name: found})
+        ways = {
+            "one size": results[0],
+            "by the layers' loss": hf.spend(results, sizes[0]),
+            "by the model's loss": hf.spend(results, sizes[0], costs=costs),
+        }
+        for how, found in ways.items():
+            assert found.bytes <= sizes[0] + 1e-6
+            name = {"found": "keys"}.get(part, part)
+            methods[f"{name}: {how}", found.bytes] = Changed(model, **{part: found})
     return methods
 
 
 def check_budgets(kl):
-    for part in CHOICES:
+    for part in ("keys", "values"):
         one, _, model = (x for (name, _), x in kl.items() if name.startswith(part))
         assert model < 0.95 * one
 

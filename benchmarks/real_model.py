@@ -536,7 +536,9 @@ def main():
         help="texts: prose, code",
         default=["prose:1024:32", "prose:4096:8", "code:1024:32", "code:4096:8"],
     )
-    parser.add_argument("--of", nargs="+", choices=(*PARTS, "budgets"), default=PARTS)
+    parser.add_argument(
+        "--of", nargs="+", choices=(*PARTS, "budgets"), default=PARTS, help="tables"
+    )
     effort(parser)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)

@@ -28,7 +28,9 @@ def curves(seed: int, names: int) -> tuple[list[Any], dict[Any, list[float]]]:
 
 @pytest.mark.parametrize("costs", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_no_other_choice_of_that_size_loses_less(seed: int, costs: bool) -> None:
+def test_choices_are_within_the_budget_and_lose_no_more_than_the_results(
+    seed: int, costs: bool
+) -> None:
     results, losses = curves(seed, 3)
     weights = np.random.default_rng(seed).random(3) if costs else np.ones(3)
     given = {n: weights[n] * losses[n][0] for n in losses} if costs else None
@@ -45,10 +47,11 @@ def test_no_other_choice_of_that_size_loses_less(seed: int, costs: bool) -> None
             for choice in itertools.product(range(len(SIZES)), repeat=3)
             if sum(SIZES[at] for at in choice) <= size * 3 + 1e-9
         )
-        # Between two corners of the hulls a choice loses at most one step more than the best one.
+        # Nor does one of the results as it is, where as much is left between two corners.
         assert best - 1e-12 <= lost
-        largest = max(weights[n] * (x[0] - x[-1]) for n, x in losses.items())
-        assert lost <= best + largest
+        for at, d in enumerate(SIZES):
+            if d <= size + 1e-9:
+                assert lost <= sum(weights[n] * x[at] for n, x in losses.items()) + 1e-12
     assert len(totals) > 5
     everything = hf.spend(results, D, costs=given)
     assert all(one.validation_kl == losses[n][-1] for n, one in everything.heads.items())
@@ -106,22 +109,51 @@ def test_keys_and_values_of_layers() -> None:
     assert type(values) is hf.results.CompressedLayerValues
 
 
+def test_one_of_the_results_may_be_best() -> None:
+    results, _ = curves(0, 2)
+    losses = {0: [100.0, 20.0, 0.0], 1: [100.0, 20.0, 19.0]}
+    given = [
+        replace(
+            results[0],
+            heads={
+                n: replace(results[0][n], dim=d, validation_kl=x[at]) for n, x in losses.items()
+            },
+        )
+        for at, d in enumerate((1, 6, 7))
+    ]
+    assert hf.spend(given, 6).dims == {0: 6, 1: 6}
+    assert hf.spend(given, 6.5).dims == {0: 7, 1: 6}
+    assert hf.spend(given[:1], 1).dims == {0: 1, 1: 1}
+
+
 def test_bad_input() -> None:
     results, _ = curves(0, 2)
     bad: list[tuple[Any, Any, Any, str]] = [
-        ([], 2, None, "results must be several CompressedLayers"),
-        ([*results, 3], 2, None, "results must be several CompressedLayers"),
-        (results[0], 2, None, "results must be several CompressedLayers"),
-        ([results[0], curves(0, 3)[0][0]], 2, None, r"results\[1\] must .* lacks 2"),
+        ([], 2, None, "results must be those of several"),
+        ([*results, 3], 2, None, "results must be those of several"),
+        (results[0], 2, None, "results must be those of several"),
+        (
+            [results[0], curves(0, 3)[0][0]],
+            2,
+            None,
+            r"results\[1\] must have the names of results\[0\]; got",
+        ),
         (results, 0.9, None, "size must be at least 1, the mean of the least, and finite; got 0.9"),
         (results, np.inf, None, "size must"),
         (results, 2, {0: 1}, "costs must be a mapping with the names"),
         (results, 2, {0: 1, 1: np.inf}, r"costs\[1\] must be finite; got inf"),
+        ([replace(results[0], heads={})], 2, None, r"results\[0\] must have the names of"),
         (results, 2, {0: 1, 1: "x"}, r"costs\[1\] must"),
     ]
     for given, size, costs, message in bad:
         with pytest.raises(hf.errors.InputError, match=message):
             hf.spend(given, size, costs=costs)
     alone = hf.compress({"a": HEADS["b"]}, dim=1, effort=0, validation=0)
-    with pytest.raises(hf.errors.InputError, match="results must have a validation_kl"):
+    with pytest.raises(hf.errors.InputError, match="results must have a finite validation_kl"):
         hf.spend([alone], 2)
+    exact = hf.compress({"a": HEADS["b"]}, dim=D, effort=0)
+    assert hf.spend([exact], D, costs={"a": -1}).total == D
+    with pytest.raises(
+        hf.errors.InputError, match=r"costs\['a'\] must be 0, as is its loss; got 2"
+    ):
+        hf.spend([exact], D, costs={"a": 2})

@@ -389,6 +389,36 @@ def test_keys_and_values_together(both):
     assert small.layers[1].read("values").dtype == torch.bfloat16
 
 
+def test_long_texts_are_read_in_blocks(both, monkeypatch):
+    model, keys, values = both
+    x = tokens(1, 50, seed=4)
+    whole, blocks = (ht.SmallCache(model, keys, values) for _ in range(2))
+    expected = run(model, x, whole)
+    monkeypatch.setattr("headfit.torch.small_cache.BLOCK", 7)
+    got = run(model, x, blocks)
+    assert (got - expected).abs().mean() < 0.02 * expected.abs().mean()
+    assert blocks.layers[0].read("values").shape == (1, KEY_HEADS, 50, SIZE)
+
+
+def test_what_is_not_finite_is_seen(both):
+    """A key or value that is NaN or infinite is not read as a plausible number."""
+    _, keys, values = both
+    name = next(iter(keys.layers))
+    states = np.random.default_rng(0).normal(size=(KEY_HEADS, 6, SIZE)).astype(np.float32)
+    for bad in (np.nan, np.inf):
+        states[0, 2, 1] = bad
+        for own in (keys[name], values[name]):
+            packing = own.packing.on(lambda x: torch.as_tensor(x, dtype=torch.float32))
+            places = torch.arange(6)
+            read = packing.unpack(packing.pack(torch.tensor(states), places), places)
+            assert torch.isnan(read[:, 2]).any()
+            assert torch.isfinite(read[:, [0, 1, 3, 4, 5]]).all()
+    large = states.copy()
+    large[0, 2] = 1e20  # whose squares float32 does not hold
+    packing = values[name].packing
+    assert np.abs(packing.unpack(packing.pack(large, None), None)[:, 2]).max() > 1e4
+
+
 def test_values_that_do_not_fit_are_refused(both):
     model, keys, values = both
     name = next(iter(values.layers))

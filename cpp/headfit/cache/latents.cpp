@@ -83,6 +83,9 @@ void LatentFormat::round(Matrix<float>& latents, const Vector<float>& weights,
     Eigen::Map<Eigen::ArrayXf> z(latents.row(j).data(), latents.cols());
     const float usual = usual_step(z.data());
     float least = std::numeric_limits<float>::infinity();
+    // Numbers whose squares overflow are cut off; a token that is not finite is read as NaN.
+    steps[j] =
+        z.isFinite().all() ? as_stored(shares[0] * usual) : std::numeric_limits<float>::quiet_NaN();
     for (const float share : shares) {
       const float step = as_stored(share * usual);
       const float error = ((rounded(z, step) - z).square() * weights.array()).sum();
@@ -131,17 +134,18 @@ void LatentFormat::unpack(const std::uint8_t* token, std::span<float> latent) co
   for (std::size_t i = 0; i < latent.size(); ++i) latent[i] = -reach_[static_cast<Index>(i)];
   float worth = 1;
   for (const Index count : planes_) {
-    // Eight bits from anywhere; the step lies behind them, so that there are two bytes to read.
-    for (Index i = 0; i < count; i += 8, at += 8) {
+    for (Index i = 0; i < count; i += 8) {
+      // Bits from anywhere; the step lies behind them, so that there are two bytes to read.
       const int eight = (token[at / 8] | token[at / 8 + 1] << 8) >> (at % 8);
+      const Index some = std::min<Index>(8, count - i);
       float* z = latent.data() + i;
-      if (i + 8 <= count) {
-        for (int bit = 0; bit < 8; ++bit) z[bit] += worth * static_cast<float>(eight >> bit & 1);
+      const auto add = [&](Index bit) { z[bit] += worth * static_cast<float>(eight >> bit & 1); };
+      if (some == 8) {  // a constant, for the compiler
+        for (Index bit = 0; bit < 8; ++bit) add(bit);
       } else {
-        for (int bit = 0; bit < count - i; ++bit)
-          z[bit] += worth * static_cast<float>(eight >> bit & 1);
-        at += count - i - 8;
+        for (Index bit = 0; bit < some; ++bit) add(bit);
       }
+      at += some;
     }
     worth *= 2;
   }

@@ -97,8 +97,7 @@ def compress_keys(
 
     See Also
     --------
-    compress_values : the values of the same cache.
-    compress : smaller heads, with fewer dimensions of queries and keys.
+    compress_values, spend : the values of the same cache; one budget for all layers.
 
     Notes
     -----

@@ -70,10 +70,6 @@ def compress_values(
     InputError, NonFiniteError
         For arguments that do not fit; those of a layer name it.
 
-    See Also
-    --------
-    compress_keys : the keys of the same cache.
-
     Notes
     -----
     The error e_j of the value of token j changes the output of row i by p_ij e_j, p its attention.

@@ -43,7 +43,7 @@ class Packing:
     def pack(self, keys: Any, positions: Any) -> Any:
         """Return bytes, shape (..., n, bytes), of keys (..., heads, n, D) with positions applied.
 
-        `positions` has shape (..., n); without frequencies they are not looked at.
+        `positions` has shape (..., n) and matters with frequencies alone. The CPU does the work.
         """
         return self._by_core(self.core.store, keys, 3, positions)
 
@@ -57,7 +57,7 @@ class Packing:
         """Return what the core makes of arrays whose last axes are those of a token and its own."""
 
         def on_cpu(x: Any, *shape: int) -> Any:
-            return np.ascontiguousarray(x.cpu() if hasattr(x, "cpu") else x).reshape(shape)
+            return np.ascontiguousarray(x.detach().cpu() if hasattr(x, "cpu") else x).reshape(shape)
 
         lead, own, table = given.shape[:-axes], given.shape[-axes:], None
         count = math.prod(lead)
@@ -65,7 +65,8 @@ class Packing:
             angles = self.xp.concat(self._angles(positions), axis=-1)
             angles = self.xp.broadcast_to(angles, (*lead, *angles.shape[-2:]))
             table = on_cpu(angles, count * own[-2], angles.shape[-1])
-        made = work(on_cpu(given, count, *own), table, self.halves, thread_count(None))
+        threads = thread_count(getattr(self.xp, "get_num_threads", lambda: None)())
+        made = work(on_cpu(given, count, *own), table, self.halves, threads)
         return self.xp.asarray(made.reshape(*lead, *made.shape[1:]), device=self.decode.device)
 
     def unpack_anywhere(self, stored: Any, positions: Any) -> Any:

@@ -43,9 +43,11 @@ class Latents(Stored):
     def packing(self) -> Packing:
         """How tokens become bytes."""
         kind, frequencies = self.position or ("", None)
-        maps = self.encode, self.decode, self.mean[np.newaxis]
+        maps = (self.encode, self.decode, self.mean[np.newaxis])
+        encode, decode, mean = (np.ascontiguousarray(x, np.float32) for x in maps)
+        store = _core.TokenStore((encode, decode, mean), self.bits or (), self.key_heads)
         return Packing(
-            _core.TokenStore(maps, self.bits or (), self.key_heads), self.decode, self.mean,
+            store, decode, mean[0],
             None if frequencies is None else np.array(frequencies), kind == "rope-half",
             self.bits, self.key_heads,
         )  # fmt: skip

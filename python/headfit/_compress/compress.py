@@ -282,8 +282,7 @@ def compress(
 
     See Also
     --------
-    shrink : for one passage.
-    spend : one budget for several heads.
+    shrink, spend : for one passage; one budget for several heads.
 
     Notes
     -----

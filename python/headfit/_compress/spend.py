@@ -28,7 +28,7 @@ def spend(
         `compress_keys`, or dimensions of a head, as in `compress`.
     costs : mapping of name to float, optional
         What a model loses where one head or layer alone is as in the first result, by any measure;
-        below 0 counts as 0. When None, its own divergence or error.
+        below 0 counts as 0. When None, its own divergence or error. That result should lose much.
 
     Returns
     -------
@@ -43,8 +43,9 @@ def spend(
     Notes
     -----
     What is lost is the sum of KL divergences on the passages that chose the maps, or of squared
-    errors of values, scaled by `costs`. From the least sizes the step is made next that lowers the
-    sum most for each byte or dimension, as long as one fits. O((names sizes)**2) time.
+    errors of values on those that judge them, scaled by `costs`. From the least sizes the step is
+    made next that lowers the sum most for each byte or dimension, as long as one fits; any of the
+    results as it is that loses less is taken instead. O((names sizes)**2) time.
 
     Examples
     --------
@@ -64,25 +65,26 @@ def spend(
         np.array([[getattr(of[name], figure) for of in each] for name in names], np.float64)
         for figure in (size_of, loss_of)
     )
-    if np.isnan(losses).any():
-        raise InputError(f"results must have a {loss_of}, of passages that choose")
+    if not np.isfinite(losses).all():
+        raise InputError(f"results must have a finite {loss_of}, of passages that choose")
     losses = losses**power
     if costs is not None:
-        own = losses[:, :1]
-        losses *= np.divide(_checked_costs(costs, names), own, out=0 * own, where=own > 0)
+        losses *= _checked_costs(costs, names, losses[:, 0]) / losses[:, :1].clip(1e-300)
     at, rows = np.lexsort((losses, sizes))[:, 0], np.arange(len(names))
     least = sizes.min(axis=1).mean()
-    lies = f"be at least {least:.4g}, the mean of the least, and finite"
+    lies = f"be at least {least:.17g}, the mean of the least, and finite"
     size = as_number(size, "size", lies, lambda x: (1 - 1e-9) * least <= x < np.inf)
+    most = (size + 1e-9 * least) * len(names)
+    alone = [np.full_like(at, column) for column in np.flatnonzero(sizes.sum(axis=0) <= most)]
     while True:
         more, gain = sizes - sizes[rows, at, np.newaxis], losses[rows, at, np.newaxis] - losses
-        left = (size + 1e-9 * least) * len(names) - sizes[rows, at].sum()
+        left = most - sizes[rows, at].sum()
         fits = (gain > 0) & (more > 0) & (more <= left)
         if not fits.any():
             break
         by = np.divide(gain, more, out=np.full_like(gain, -1), where=fits)
-        name, column = np.unravel_index(by.argmax(), by.shape)
-        at[name] = column
+        np.put(at, *np.unravel_index(by.argmax(), by.shape))
+    at = min([at, *alone], key=lambda of: losses[rows, of].sum())
     found = {name: each[column][name] for name, column in zip(names, at, strict=True)}
     chosen: Results = replace(first, **{first._field: found}, seconds=sum(x.seconds for x in each))
     return chosen
@@ -90,26 +92,22 @@ def spend(
 
 def _checked(results: Any) -> list[Any]:
     """Return results as a list; raise an InputError unless they are of the same heads or layers."""
-    each = list(results) if isinstance(results, (list, tuple)) else []
+    each = list(results) if isinstance(results, Sequence) else []
     if len({type(one) for one in each}) != 1 or not getattr(each[0], "_spent", None):
-        raise InputError(
-            "results must be several CompressedLayers, CompressedLayerValues or CompressedHeads; "
-            f"got {shown(results)}"
-        )
+        raise InputError(f"results must be those of several heads or layers; got {shown(results)}")
     names = [set(getattr(one, one._field)) for one in each]
     for at, own in enumerate(names):
-        for name in own ^ names[0]:
-            raise InputError(f"results[{at}] must have the names of results[0]; one lacks {name!r}")
+        if not own or own != names[0]:
+            raise InputError(f"results[{at}] must have the names of results[0]; got {shown(own)}")
     return each
 
 
-def _checked_costs(costs: Any, names: list[Any]) -> np.ndarray[Any, Any]:
+def _checked_costs(costs: Any, names: list[Any], own: Any) -> np.ndarray[Any, Any]:
     """Return a column of costs, none of them negative."""
     if not isinstance(costs, Mapping) or set(costs) != set(names):
         raise InputError(f"costs must be a mapping with the names of results; got {shown(costs)}")
-    return np.array(
-        [
-            [max(0.0, as_number(costs[name], f"costs[{name!r}]", "be finite", math.isfinite))]
-            for name in names
-        ]
-    )
+    each = [as_number(costs[n], f"costs[{n!r}]", "be finite", math.isfinite) for n in names]
+    found = np.array(each).clip(0)
+    for at in np.flatnonzero((found > 0) & (own < 1e-12))[:1]:
+        raise InputError(f"costs[{names[at]!r}] must be 0, as is its loss; got {found[at]:g}")
+    return found[:, np.newaxis]

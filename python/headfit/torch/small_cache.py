@@ -13,6 +13,8 @@ from headfit._cache.result import CompressedKeys, CompressedValues, Latents
 from headfit.errors import CaptureError, InputError
 from headfit.torch.reading import rotary_module, rotary_position
 
+BLOCK = 1024  # tokens that are read at a time, so that what is between bits and keys stays small
+
 
 class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     """A cache of transformers that stores keys and values as results say.
@@ -227,8 +229,11 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
         stored: torch.Tensor = getattr(self, part)
         if part not in self.packings:
             return stored
-        positions = self._positions(0, stored.shape[-2])
-        return self.packings[part].unpack(stored[:, 0], positions).to(self.dtype)
+        parts = [
+            self.packings[part].unpack(x, self._positions(i * BLOCK, x.shape[-2])).to(self.dtype)
+            for i, x in enumerate(stored[:, 0].split(BLOCK, dim=-2))
+        ]
+        return torch.cat(parts, dim=-2)
 
     def offload(self) -> None:
         """Refuse: maps and positions would stay where they are."""

@@ -270,7 +270,7 @@ def test_what_is_left_undecided_is_counted(monkeypatch):
 def test_bounds_that_leave_out_the_kernels_are_found(monkeypatch, reading):
     true = hf.certify
     monkeypatch.setattr(hf, "certify", lambda *a, **k: true(*a, **{**k, "kernel": "exact"}))
-    counts = attack.attack("float32", reading, 300, 5, ["plain"]).cells["float32", reading]
+    counts = attack.attack("float32", reading, 900, 5, ["plain"]).cells["float32", reading]
     assert counts["false holds"] > 10
     assert counts["false bound"] > 10
 

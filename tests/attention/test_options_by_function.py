@@ -132,7 +132,7 @@ TAKE_NO_HEAD = {
     "Attention.check_plain", "Attention.check_settings", "SelfAttention.input_for",
     "patterns.from_graph", "plot.curve", "plot.growth", "results.IndexQualities.by_way",
     "results.IndexQualities.over", "results.Indexes.judge", "results.Indexes.sharing",
-    "results.TvCurve.of", "sweep.run",
+    "results.TvCurve.of", "spend", "sweep.run",
     "torch.CapturedHeads.run", "torch.FittedAttention.with_fits",
     "torch.SmallCache", "torch.from_projections", "torch.indexed", "torch.rotary_position",
     "torch.smaller_heads", "torch.to_multihead_attention",
@@ -833,6 +833,7 @@ def test_no_public_function_is_left_out() -> None:
         lambda head: hf.plot.growth(head),
         lambda head: hf.fit(head),
         lambda head: hf.plan(head),
+        lambda head: hf.spend([head], 4),
     ],
 )
 def test_a_head_is_refused_where_none_is_taken(call: Any) -> None:

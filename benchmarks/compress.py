@@ -135,11 +135,10 @@ def model_losses(quick, threads):
     rows = [["bytes per token", "d", "compress", "one budget", "KQ-SVD", "centred", "weights' SVD"]]
     options = {"mask": "causal", "held_out": 0.2, "num_threads": threads}
     figures = []
-    of_sizes = [hf.compress(passages, dim=size, **options) for size in BUDGET_DIMS]
+    of_sizes = {size: hf.compress(passages, dim=size, **options) for size in BUDGET_DIMS}
     for dim in (SIZE // 8, SIZE // 4, SIZE // 2):
         total = dim * LAYERS * HEADS
-        found = hf.compress(passages, dim=dim, **options)
-        shared = hf.spend(of_sizes, dim)
+        found, shared = of_sizes[dim], hf.spend(list(of_sizes.values()), dim)
         assert shared.total <= total
         # The closed forms get all passages that are not held out, the validating ones as well.
         used = np.concatenate([found[0, 0].calibration, found[0, 0].validation])

@@ -16,7 +16,8 @@ namespace {
 
 struct Profile {
   std::vector<double> top_mass, log_gamma, induction, column_mass, offset_mass;
-  std::vector<Offset> kept, load;
+  std::vector<double> entropy, key_mass;
+  std::vector<Offset> kept, load, keys;
 
   Profile(Index heads, Index n, Index m)
       : top_mass(size(heads, n)),
@@ -24,15 +25,22 @@ struct Profile {
         induction(size(heads, n)),
         column_mass(size(heads, m)),
         offset_mass(size(heads, std::max<Index>(0, n + m - 1))),
+        entropy(size(heads, n)),
+        key_mass(size(heads, n)),
         kept(size(heads, n)),
-        load(size(heads, m)) {}
+        load(size(heads, m)),
+        keys(2 * size(heads, n)) {}
   static std::size_t size(Index a, Index b) { return static_cast<std::size_t>(a * b); }
   ProfileOut out(bool tokens) {
-    return {top_mass.data(),   log_gamma.data(),
-            kept.data(),       tokens ? induction.data() : nullptr,
-            load.data(),       column_mass.data(),
-            offset_mass.data()};
+    return {top_mass.data(),    log_gamma.data(),
+            kept.data(),        tokens ? induction.data() : nullptr,
+            load.data(),        column_mass.data(),
+            offset_mass.data(), stats()};
   }
+  StatsOut stats() {
+    return {entropy.data(), nullptr, nullptr, keys.data(), shares, key_mass.data()};
+  }
+  static constexpr std::array<double, 2> shares{0.5, 0.9};
 };
 
 bool close(double got, double want, double tolerance) {
@@ -106,6 +114,11 @@ void check_profiles() {
       Profile got(p.heads, p.n, p.m);
       head_profile(source, o, got.out(tokens), {threads, {}});
       for (Index h = 0; h < p.heads; ++h) compare(p, h, logits, o, got, where);
+      Profile alone(p.heads, p.n, p.m);
+      attention_stats(source, alone.stats(), {1, {}});
+      CHECK_THAT(got.entropy == alone.entropy && got.keys == alone.keys &&
+                     got.key_mass == alone.key_mass,
+                 where);
     }
   });
 }

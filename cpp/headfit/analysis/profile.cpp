@@ -4,7 +4,7 @@
 
 #include "headfit/analysis/exact_sums.hpp"
 #include "headfit/attention/best_of_row.hpp"
-#include "headfit/attention/softmax_row.hpp"
+#include "headfit/attention/row_statistics.hpp"
 #include "headfit/logits/stream.hpp"
 
 namespace headfit {
@@ -18,7 +18,7 @@ class ProfileFold : public WholeRows<T> {
  public:
   ProfileFold(const LogitSource<T>& source, const ProfileOptions& options, const ProfileOut& out,
               const Offset* previous, ExactSums& columns, ExactSums& offsets)
-      : source_(source),
+      : statistics_(source, out.stats),
         n_(source.q.rows),
         m_(source.k.rows),
         options_(options),
@@ -75,26 +75,25 @@ class ProfileFold : public WholeRows<T> {
     const Index row = block.first + r;
     const Index place = block.head * n_ + row;
     const T max = row_max(x, padded);
-    if (max == -std::numeric_limits<T>::infinity()) {
+    const bool has_keys = max != -std::numeric_limits<T>::infinity();
+    if (has_keys) {
+      best_.start(options_.per_row, std::numeric_limits<double>::infinity(), -1);
+      best_.offer(x, padded, column_of, [](const auto&) { return true; });
+    }
+    const RowSum sum = statistics_.take(block.head, place, x, padded, max);
+    if (!has_keys) {
       out_.top_mass[place] = out_.log_gamma[place] = 0;
       out_.kept[place] = 0;
       if (out_.induction) out_.induction[place] = std::numeric_limits<double>::quiet_NaN();
-      std::fill_n(x, padded, T(0));
       return 0;
     }
-    best_.start(options_.per_row, std::numeric_limits<double>::infinity(), -1);
-    best_.offer(x, padded, column_of, [](const auto&) { return true; });
-    const auto shift = simd::RowShift<T>::at(max);
-    const double sum = exp_sum<T, Exponentials::keep>(x, padded, shift);
-    const double log_sum = static_cast<double>(max) + std::log(sum / exp_of(max, shift));
-    best_.finish(list_, [&](double logit) { return logit - log_sum; }, least_log_share);
+    best_.finish(list_, [&](double logit) { return logit - sum.log_keys; }, least_log_share);
     count_support(block.head, place);
-    const double key_mass = SumWithSink::of(log_sum, source_.sink(block.head)).key_mass;
     if (out_.induction) {
-      out_.induction[place] = has_earlier(block, row) ? follows(row, sum) * key_mass
+      out_.induction[place] = has_earlier(block, row) ? follows(row, sum.stored) * sum.key_mass
                                                       : std::numeric_limits<double>::quiet_NaN();
     }
-    return 1 / sum * key_mass;
+    return 1 / sum.stored * sum.key_mass;
   }
 
   void count_support(Index head, Index place) {
@@ -158,7 +157,7 @@ class ProfileFold : public WholeRows<T> {
     return total;
   }
 
-  const LogitSource<T>& source_;
+  RowStatistics<T> statistics_;
   Index n_, m_;
   ProfileOptions options_;
   const Offset* previous_;  // see `previous_places`
@@ -211,6 +210,7 @@ void head_profile(const LogitSource<T>& source, const ProfileOptions& options,
   const Index heads = source.q.count;
   if (source.rows) throw InputError("a profile is about all rows");
   check(options, n, m);
+  check_shares(out.stats.shares);
   const std::vector<Offset> previous = previous_places(options, n, heads);
   const auto largest = static_cast<double>(n);
   ExactSums columns(heads * m, largest);

@@ -2,8 +2,7 @@
 // few entries of a row that a sparse pattern would keep.
 #pragma once
 
-#include "headfit/base/threads.hpp"
-#include "headfit/logits/source.hpp"
+#include "headfit/attention/attention.hpp"
 
 namespace headfit {
 
@@ -33,6 +32,7 @@ struct ProfileOut {
   // (heads, n + m - 1): the mass, summed over rows, by the offset p - j of a column j from the
   // position p = i + m - n of the row; offsets range from 1 - n to m - 1.
   double* offset_mass = nullptr;
+  StatsOut stats = {};  // of the same rows, from the same pass
 };
 
 // Takes O(n m d) time and, besides the outputs, O(n + m) memory per head and a few rows per thread.

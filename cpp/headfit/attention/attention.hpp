@@ -68,14 +68,14 @@ void attention_apply(const LogitSource<T>& source, const Heads<T>& v, const OutH
 // exponentials, and for each share how many keys are needed at least to hold it. The largest weight
 // is a fraction of the whole row and the sum has the term of the sink; entropy and counts are about
 // the keys alone, that is, about their weights divided by `key_mass`, the sum of these weights.
-// Arrays have shape (heads, rows), counts (heads, rows, shares).
+// Arrays have shape (heads, rows), counts (heads, rows, shares); those of numbers may be missing.
 struct StatsOut {
   double* entropy = nullptr;
   double* max_weight = nullptr;
   double* log_sum = nullptr;
   Offset* counts = nullptr;
   std::span<const double> shares;
-  double* key_mass = nullptr;  // may be missing
+  double* key_mass = nullptr;
 };
 template <class T>
 void attention_stats(const LogitSource<T>& source, const StatsOut& out, const Run& run);

@@ -71,7 +71,7 @@ def describe(
 
     Notes
     -----
-    Takes O(n m d) time per head in two passes over the logits, and O(n + m) memory per head
+    Takes O(n m d) time per head in one pass over the logits, and O(n + m) memory per head
     besides Q, K and their triangular factors (for the rank): never an n x m array. The rank is
     that of scale * Q K^T, with rotary positions but before bias, softcap and mask.
 

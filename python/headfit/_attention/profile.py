@@ -83,17 +83,17 @@ class Profile:
         threads: int,
         lead: tuple[int, ...] | None = None,
     ) -> Self:
-        """Measure heads, in two passes over their logits, for arrays with the leading axes `lead`.
+        """Measure heads, in a pass over their logits, for arrays with the leading axes `lead`.
 
         `tokens` are those of `describe`: None where no induction score is wanted.
         """
         n, m = attention.n, attention.m
         per_row, per_column = min(measures.per_row, m), measures.per_column
         of_heads = None if tokens is None else _of_heads(tokens, attention.lead, n)
-        raw = _core.head_profile(attention.core, per_row, measures.share, of_heads, threads)
-        stats = attention.stats(shares=measures.shares, num_threads=threads)
+        shares = np.array(measures.shares)
+        raw = _core.head_profile(attention.core, per_row, measures.share, shares, of_heads, threads)
         lead = attention.lead if lead is None else lead
-        rows = {name: x.reshape((*lead, x.shape[-1])) for name, x in raw.items()}
+        rows = {name: x.reshape((*lead, *x.shape[1:])) for name, x in raw.items()}
         present, load, top_mass = rows["kept"] > 0, rows["load"], rows["top_mass"]
         count = present.sum(axis=-1, keepdims=True)
         least = np.where(present, top_mass, np.inf).min(axis=-1)
@@ -102,9 +102,9 @@ class Profile:
             gamma = np.exp(rows["log_gamma"])
         return cls(
             present=present,
-            keys=stats.keys_for_share.reshape((*lead, n, stats.keys_for_share.shape[-1])),
-            entropy=stats.entropy.reshape((*lead, n)),
-            key_mass=stats.key_mass.reshape((*lead, n)),
+            keys=rows["keys"],
+            entropy=rows["entropy"],
+            key_mass=rows["key_mass"],
             top_mass=top_mass,
             gamma=gamma,
             induction=rows.get("induction", np.full(present.shape, np.nan)),
@@ -198,7 +198,7 @@ class HeadStatistics:
         """Add the passages of an attention whose last leading axis is the heads.
 
         Its other leading axes are passages; `tokens` are those of `describe`. Takes O(n m d) time
-        per head in two passes over the logits, and O(n + m) memory per head.
+        per head in one pass over the logits, and O(n + m) memory per head.
         """
         if 0 in (*attention.lead, attention.n, attention.m):
             return

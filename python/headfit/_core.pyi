@@ -508,7 +508,12 @@ def nearest_points(
     points: _Float64, per_row: int, per_column: int, threads: int
 ) -> tuple[_Offsets, _Columns, _Float64]: ...
 def head_profile(
-    logits: Logits, per_row: int, share: float, shares: _Float64, tokens: _Offsets | None, threads: int
+    logits: Logits,
+    per_row: int,
+    share: float,
+    shares: _Float64,
+    tokens: _Offsets | None,
+    threads: int,
 ) -> dict[str, Any]: ...
 def squared_mass(logits: Logits, threads: int) -> _Float64: ...
 def triangular_factors(

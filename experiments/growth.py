@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import rings
 from common import compute_and_draw, save, write_csv
 from fits import BASE, Search, make_searches, point, run, smallest
+from growth_picture import draw_growth
 
 import headfit as hf
 
@@ -174,11 +175,8 @@ def draw(chosen, rows):
     write_csv(chosen.out / "growth-smallest.csv", found)
     roomy = [row for row in found if row["method"] == WITH_ROOM]
     drawn = [row for row in found if row["method"] != WITH_ROOM]
-    columns = {
-        name: [row.get(name) for row in drawn] for name in ("method", "k", "n", "dim", "kind")
-    }
     axes = plt.figure(figsize=(9.6, 5.2), layout="constrained").subplots()
-    picture = hf.plot.growth(columns, ax=axes)
+    picture = draw_growth(drawn, axes)
     # Sizes with room are no part of the fitted lines: open markers in the colour of their k.
     for row in roomy:
         like = picture.points[f"learned, k = {row['k']}"]

@@ -9,9 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from scipy import stats
 
 pytestmark = pytest.mark.full
 ROOT = Path(__file__).parents[1]
@@ -221,6 +225,67 @@ def test_of_two_ways_to_learn_a_size_the_one_that_certifies_counts() -> None:
     for order in (rows, rows[::-1]):
         (found,) = (row for row in growth.table(order) if row["kind"] == "found")
         assert (found["method"], found["dim"], found["less"]) == ("learned", 5, True)
+
+
+def drawn(**columns: list[Any]) -> Any:
+    """Return what the picture of growth draws of columns, beside those of one learned series."""
+    count = len(columns["n"])
+    usual = {"method": ["learned"] * count, "k": [None] * count, "kind": ["found"] * count}
+    rows = [dict(zip(usual | columns, cells, strict=True))
+            for cells in zip(*(usual | columns).values(), strict=True)]  # fmt: skip
+    ax = Figure().subplots()
+    return module("growth_picture").draw_growth(rows, ax), ax
+
+
+def test_slope_and_interval_are_those_of_scipy() -> None:
+    n, dim = [64, 128, 256, 1024, 100_000], [5, 6, 6, 7, 12]
+    picture, ax = drawn(n=n[::-1], dim=dim[::-1])
+    expected = stats.linregress(np.log2(n), dim)
+    reach = stats.t.ppf(0.975, len(n) - 2) * expected.stderr
+    slope = picture.slopes["learned"]
+    assert slope == pytest.approx(
+        (expected.slope, expected.slope - reach, expected.slope + reach, expected.intercept)
+    )
+    line = picture.fits["learned"]
+    assert line.get_ydata() == pytest.approx(
+        expected.intercept + expected.slope * np.log2(line.get_xdata())
+    )
+    assert picture.points["learned"].get_xydata().tolist() == [*map(list, zip(n, dim, strict=True))]
+    assert (ax.get_xscale(), ax.get_yscale(), ax.get_ylim()[0]) == ("log", "linear", 0)
+
+
+def test_the_interval_counts_the_rounding_to_integers() -> None:
+    picture, _ = drawn(n=[64, 128, 256, 512], dim=[8, 9, 10, 11])
+    reach = stats.t.ppf(0.975, 2) * np.sqrt(1 / 12 / 5)
+    assert picture.slopes["learned"][:3] == pytest.approx((1, 1 - reach, 1 + reach))
+
+
+def test_proved_bounds_have_no_fit() -> None:
+    found, proved = ["found"], ["proved"]
+    picture, _ = drawn(
+        n=[64, 128, 256, 64], dim=[3, 4, 4, 9], kind=proved * 3 + found,
+        method=["needed"] * 3 + ["learned"], k=[4, 4, 4, None],
+    )  # fmt: skip
+    assert list(picture.points) == ["learned", "needed, k = 4"]
+    assert picture.points["needed, k = 4"].get_ydata().tolist() == [3, 4, 4]
+    assert not picture.fits
+    assert not picture.slopes
+
+
+def test_a_series_far_above_is_named_and_flattens_nothing() -> None:
+    ways = ["learned", "learned", "projection", "projection", "random keys"]
+    picture, ax = drawn(n=[64, 512, 64, 512, 64], dim=[5, 6, 20_000, 40_000, 19], method=ways)
+    assert set(picture.points) == {"learned", "random keys"}
+    assert ax.get_ylim()[1] < 25
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels[-1] == "far above, projection:\n20,000 at n = 64, 40,000 at n = 512"
+
+
+def test_the_legend_names_the_slopes() -> None:
+    picture, ax = drawn(n=[64, 256, 1024] * 2, dim=[4, 5, 6, 8, 10, 12], k=[2] * 3 + [4] * 3)
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == [f"{name}\n{slope}" for name, slope in picture.slopes.items()]
+    assert labels[1] == "learned, k = 4\n+1.00 per doubling (-0.30 to 2.30)"
 
 
 def test_sizes_with_room_are_not_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -130,7 +130,7 @@ CELLS = {
 # Public functions whose parameters could hold a head, by their types, and hold something else.
 TAKE_NO_HEAD = {
     "Attention.check_plain", "Attention.check_settings", "SelfAttention.input_for",
-    "patterns.from_graph", "plot.curve", "plot.growth", "results.IndexQualities.by_way",
+    "patterns.from_graph", "plot.curve", "results.IndexQualities.by_way",
     "results.IndexQualities.over", "results.Indexes.judge", "results.Indexes.sharing",
     "results.TvCurve.of", "spend", "sweep.run",
     "torch.CapturedHeads.run", "torch.FittedAttention.with_fits",
@@ -830,7 +830,6 @@ def test_no_public_function_is_left_out() -> None:
         lambda head: hf.attention_matrix(head, K),
         lambda head: hf.SelfAttention.canonical(D).input_for(head, head),
         lambda head: hf.plot.curve(head),
-        lambda head: hf.plot.growth(head),
         lambda head: hf.fit(head),
         lambda head: hf.plan(head),
         lambda head: hf.spend([head], 4),

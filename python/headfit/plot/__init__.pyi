@@ -1,7 +1,7 @@
 """Pictures of attention, of certificates, and of searches for small heads."""
 
 from headfit.plot._compare import compare, keys
-from headfit.plot._curves import curve, growth, index
+from headfit.plot._curves import curve, index
 from headfit.plot._filters import rope, translation
 from headfit.plot._fit import certificate, plan, search
 from headfit.plot._matrix import attention, heads_grid, offsets
@@ -12,7 +12,6 @@ __all__ = [
     "certificate",
     "compare",
     "curve",
-    "growth",
     "heads_grid",
     "index",
     "keys",

@@ -14,7 +14,8 @@ the increase of its loss and the KL divergence of its predictions from those of 
 nats per token, with standard errors over windows. Text: CPython's help topics, of which the first
 two thirds are fitted to; and source code of the standard library.
 
-Then what the cache takes (--memory).
+What the cache takes is measured by --memory; what single heads in fewer dimensions, whose maps act
+after the rotation, lose at positions further on than those of the passages by --positions.
 """
 
 from __future__ import annotations
@@ -527,6 +528,44 @@ def memory(options):
     assert smallest["stored"] < 0.2 * whole["stored"]
 
 
+def divergence(smaller, passages, by, frequencies):
+    """The mean KL divergence of rows from those of the whole head, so many positions further on."""
+    turn = np.exp(1j * by * np.array(frequencies))
+    total = []
+    for passage in passages:
+        q, k = (np.concatenate([z.real, z.imag], axis=-1).astype(np.float32) for z in (
+            (x[..., : SIZE // 2] + 1j * x[..., SIZE // 2 :]) * turn for x in (passage.Q, passage.K)
+        ))  # fmt: skip
+        there = hf.Attention(q, k, mask="causal", scale=passage.scale)
+        p, s = there.matrix(), smaller.apply(there).matrix()
+        total.append((p * np.log(np.where(p > 0, p, 1) / np.where(s > 0, s, 1e-38))).sum(-1).mean())
+    return np.mean(total)
+
+
+def positions(options):
+    """Maps that act after the rotation, fitted where the passages stand, and up to 4,096 tokens."""
+    model, _, fitted, texts = load()
+    rotated = ht.rotary_position(model)
+    fit, unseen = capture(model, fitted).passages(), capture(model, texts["prose"], 2).passages()
+    places = (0, TOKENS, 2 * TOKENS, 3 * TOKENS)
+    rows = [["dimensions", "fitted", *(f"{by:,} further" for by in places), "seconds"]]
+    names = list(fit)[:: len(fit) // 6]
+    for dim in (16, 32):
+        lost = {}
+        for length in (TOKENS, 4 * TOKENS):
+            begun, of_heads = time.perf_counter(), []
+            for name in names:
+                small = hf.compress(fit[name], dim=dim, rotated=rotated, length=length,
+                                    effort=options.effort, curve_dims=(),
+                                    num_threads=options.threads)  # fmt: skip
+                of_heads.append([divergence(small, unseen[name], by, rotated[1]) for by in places])
+            lost[length] = np.mean(of_heads, axis=0)
+            rows.append([f"{dim}", f"up to {length:,}", *(f"{x:.3f}" for x in lost[length]),
+                         f"{(time.perf_counter() - begun) / len(names):.0f}"])  # fmt: skip
+        assert lost[4 * TOKENS].max() < 0.5 * lost[TOKENS].max()
+    measure.table(f"KL of {len(names)} key heads; {measure.machine()}", rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -543,6 +582,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--positions", action="store_true")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     parser.add_argument("--tokens", type=int, default=8000)
     options = parser.parse_args()
@@ -551,6 +591,8 @@ def main():
         memory_of(options.memory_of, options.tokens)
     elif options.memory:
         memory(options)
+    elif options.positions:
+        positions(options)
     else:
         table(options)
 

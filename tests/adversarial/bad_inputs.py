@@ -65,6 +65,7 @@ MISREAD_ARRAYS = [
 ]
 JUNK = ["x", b"x", Unusable(), Untrue(), {"a": 1}, {1, 2}, object, lambda: 1, 2j, "\0", ...]
 JUNK += MISREAD
+ROTATED = [*JUNK, 5, True, "alibi", ("rope", -1), ("rope", "x"), ("rope", [1.0])]
 NOT_NUMBER = [*JUNK, "", "1,0", True, [0.1], np.array([0.1]), np.nan, None]
 NOT_ARRAY = [None, *JUNK, ragged(), [["a"]], [[1j]], np.array([[None]]), sp.eye_array(N), np.nan]
 NOT_ARRAY += MISREAD_ARRAYS
@@ -655,8 +656,9 @@ def compress_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterat
     yield Door("compress", hf.compress, quick, {
         **shared, "passages": no_passages, "key_lengths": known["key_lengths"],
         "sinks": known["sinks"],
-        "curve_dims": known["curve_dims"],
-    }, says)  # fmt: skip
+        "curve_dims": known["curve_dims"], "rotated": ROTATED,
+        "length": [*optional(counts(N)), 2 * N],  # without positions to move
+    }, {**says, "rotated": "rotated|rope"})  # fmt: skip
     stacks = [*BAD_MATRIX, K[:3], K[:, :, :2], K[0], K[None, None], K * np.nan]
     yield Door("compress(Q, K)", hf.compress, {**quick, "passages": Q, "K": K}, {
         "passages": stacks, "K": stacks,
@@ -714,7 +716,7 @@ def cache_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[
         "validation": [*without(NOT_NUMBER, None), None, -0.1, 1, 1.5, np.inf, 10**400],
         "bytes": [*without(NOT_NUMBER, None), -1, 0, 1.4, np.inf],
         "rank": optional(counts(1, 8)), "bits": optional(counts(1, 8)),
-        "rotated": [*JUNK, 5, True, "alibi", ("rope", -1), ("rope", "x"), ("rope", [1.0])],
+        "rotated": ROTATED,
     }, {"layers": "layers?|passages?|Q|K", "rotated": "rotated|rope"})  # fmt: skip
     small = hf.compress_keys(quick["layers"], effort=0, rotated="rope")["a"]
     options = {name: known[name] for name in ("mask", "softcap")}
@@ -768,13 +770,12 @@ def index_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[
     no_passages += [[passages[0], (Q[0], K[0][:, :2])], [(Q[0], None)] * 4, [Unusable()] * 4]
     no_passages += [[passages[0], (Q[0, :, :2], K[0, :, :2])], [(Q[:2], K[:2])] * 4, passages[0]]
     no_passages += [[passages[0], (Q[0] * np.nan, K[0])], hf.Attention(Q[0], K[0]), {"a": "x"}]
-    rotated = [*JUNK, 5, True, "alibi", ("rope", -1), ("rope", "x"), ("rope", [1.0])]
     says = {"passages": "passages?|Q|K", "rotated": "rotated|rope"}
     yield Door("index", hf.index, quick, {
         **{name: known[name] for name in ("effort", "callback", "rng", "num_threads")},
         "passages": no_passages, "dim": optional(counts(1, 4)), "keys": counts(3),
         "window": counts(1), "first": counts(0), "dtype": known["texts"], "form": known["texts"],
-        "rotated": rotated, "length": optional(counts(N)), "held_out": between(0, 1),
+        "rotated": ROTATED, "length": optional(counts(N)), "held_out": between(0, 1),
         "validation": [*without(NOT_NUMBER, None), None, -0.1, 1, 1.5, np.inf, 10**400],
         "curve_dims": [*JUNK, None, (0,), (5,), ["x"]], "curve_dtypes": [*JUNK, 5, ["x"], [None]],
         "curve_keys": [*JUNK, 2, (2,), (7.5,), ["x"]],
@@ -1133,16 +1134,6 @@ def plot_doors(
     yield Door("plot.index", hf.plot.index, {"result": found, "ax": axes()}, {
         "result": [None, 5, "x", {"dim": [1]}, A, whole, dataclasses.replace(found, curve=None),
                    Unusable()], "ax": no_axes,
-    })  # fmt: skip
-    sizes = {"n": [64, 128], "dim": [4, 5], "certified": [True, False], "k": [2, 2]}
-    tables = [None, 5, "x", [], {}, A, np.ones((2, 2)), Unusable(), {"n": [64]}, {"dim": [4]}]
-    for name, value in (("n", [64]), ("n", 5), ("n", ["a", "b"]), ("n", [1.5, 2]), ("dim", [0, 1]),
-                        *((name, [value, 64]) for name in ("n", "dim") for value in MISREAD),
-                        ("dim", [np.nan, 1]), ("certified", [0, 1]), ("certified", [False, False]),
-                        ("kind", ["x", "y"]), ("dim", [])):  # fmt: skip
-        tables.append({**sizes, name: value})
-    yield Door("plot.growth", hf.plot.growth, {"table": sizes, "ax": axes()}, {
-        "table": tables, "ax": no_axes,
     })  # fmt: skip
     tiled = {"batch": batches, "M": matrices, "pixels": [*counts(1), None], "relative": NOT_FLAG}
     yield Door("plot.tiles", hf.plot.tiles, {"M": A, "pixels": 4}, tiled, {"M": "M|pict"})

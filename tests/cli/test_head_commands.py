@@ -221,6 +221,11 @@ def test_compress_writes_maps(run):
         np.testing.assert_array_equal(made["P_k"], expected.P_k)
     figures = json.loads(run(*line, "-o", "again.npz", "--json")[1])
     assert figures["tv_mean"] == expected.tv_mean
+    assert run(*line, "-o", "moved.npz", "--rotated", "rope", "--length", 50)[0] == 0
+    moved = {"rotated": "rope", "length": 50, "mask": "causal", "dim": 2, "curve_dims": ()}
+    with np.load("moved.npz") as made:
+        expected = hf.compress(arrays["Q"], arrays["K"], **moved)
+        np.testing.assert_array_equal(made["P_k"], expected.P_k)
     assert "P_q" not in figures
     bad(run("info", "maps.npz"), "it holds P_q, P_k, the maps of a compressed head")
 

@@ -10,7 +10,7 @@ import pytest
 import headfit as hf
 from headfit import _core
 from headfit._compress.free_maps import ClosedForm
-from headfit._compress.passages import Parts
+from headfit._compress.passages import Parts, Passages, common_rotary, cut, moved_by
 from headfit.errors import InputError
 
 RNG = np.random.default_rng
@@ -288,13 +288,105 @@ def test_soft_cap_scale_and_bias_stay_those_of_the_head() -> None:
 
 def test_rotary_positions_are_applied_first() -> None:
     given = passages(8)
-    result = compressed(given, dim=5, position="rope")
     turned = [hf.Attention(*pair, position="rope", mask="causal").rotated() for pair in given]
-    other = compressed(turned, dim=5, mask=None)
+    longest = max(len(k) for _, k in given)
+    still = compressed(given, dim=5, position="rope", length=longest)
+    np.testing.assert_array_equal(still.P_k, compressed(turned, dim=5, mask=None).P_k)
+    result = compressed(given, dim=5, position="rope")
+    other = compressed(turned, dim=5, mask=None, rotated="rope")
     np.testing.assert_array_equal(result.P_k, other.P_k)
     small = result.apply(*given[0], position="rope", mask="causal")
     assert small.position is None
     np.testing.assert_array_equal(small.Q, other.apply(turned[0]).Q)
+
+
+@pytest.mark.parametrize("position", [("rope", 50.0), ("rope-half", (0.3, 0.01, 0.003, 0.001))])
+def test_passages_stand_at_positions_up_to_the_length(position: Any) -> None:
+    heads = [hf.Attention(*pair, position=position) for pair in passages(12, dtype="float64")]
+    found = Passages.of(heads, None, 400, (0.25, 0.25), 3)
+    assert len(found.attentions) == 4 * len(heads)
+    for i, head in enumerate(heads):
+        copies = found.part(np.array([i]))
+        assert len({copy.K.tobytes() for copy in copies}) == 4
+        for copy in copies:
+            np.testing.assert_allclose(copy.logits(), head.logits(), rtol=1e-10, atol=1e-10)
+    q, k = (np.concatenate([np.zeros((70, D)), x]) for x in (heads[0].Q, heads[0].K))
+    later = moved_by(70, heads[0].rotated(), found.rotary)
+    np.testing.assert_allclose(
+        later.K, hf.Attention(q, k, position=position).rotated().K[70:], atol=1e-12
+    )
+
+
+def test_maps_hold_up_to_the_length() -> None:
+    position = ("rope-half", (0.3, 0.01, 0.003, 0.001))
+    heads = [hf.Attention(*pair, position=position, mask="causal") for pair in passages(12)]
+    rotary = common_rotary(heads, None)
+
+    def worst(result: hf.results.Compressed) -> float:
+        """Return the largest divergence of the held-out passages at any of some positions."""
+        kl = []
+        for by in (0, 50, 100, 200, 300):
+            moved = [moved_by(by, heads[i].rotated(), rotary) for i in result.held_out]
+            rows, _, _ = _core.compare_heads(
+                [a.core for a in moved], [result.apply(a).core for a in moved], 1
+            )
+            kl.append(rows.mean())
+        return float(max(kl))
+
+    still, moving = (compressed(heads, dim=5, mask=None, length=n) for n in (34, 400))
+    assert still.kl < 0.1 * worst(still)
+    assert worst(moving) < 0.5 * worst(still)
+    assert worst(moving) < 2 * moving.kl
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"mask": "causal", "position": "alibi"}, {"position": "rope", "sinks": 0.3}],
+)
+@pytest.mark.parametrize(("n", "m", "heads"), [(8, 8, 0), (83, 83, 2), (20, 57, 0)])
+def test_one_passage_is_cut_into_its_rows(
+    n: int, m: int, heads: int, options: dict[str, Any]
+) -> None:
+    q = RNG(0).normal(size=(*(heads,) * (heads > 0), n, D))
+    whole = hf.Attention(q, RNG(1).normal(size=(m, D)), **options)
+    pieces = cut(whole)
+    assert len(pieces) == 8
+    rows = [np.pad(x, (*((0, 0),) * (x.ndim - 1), (0, m - x.shape[-1])))
+            for x in (piece.matrix() for piece in pieces)]  # fmt: skip
+    np.testing.assert_allclose(np.concatenate(rows, axis=-2), whole.matrix(), atol=1e-12)
+
+
+def test_one_long_passage_is_enough() -> None:
+    q, k = passages(1, heads=2)[0]
+    result = compressed([(q, k)], dim=4)
+    assert [x.size for x in (result.calibration, result.validation, result.held_out)] == [4, 2, 2]
+    for options in (
+        {"mask": ("window", 3)},
+        {"bias": np.zeros((24, 24))},
+        {"mask": np.ones((24, 24), bool)},
+        {"position": "alibi", "mask": None},
+    ):
+        with pytest.raises(InputError, match=r"at least 2, .* or one of 8 tokens"):
+            compressed([(q, k)], dim=4, **options)
+    with pytest.raises(InputError, match=r"at least 2, .* or one of 8 tokens"):
+        compressed([(q[:, :7], k[:7])], dim=4)
+
+
+def test_positions_that_do_not_fit() -> None:
+    given = passages(4)
+    both = [
+        hf.Attention(*pair, position=x) for pair, x in zip(given, ["rope", None] * 2, strict=True)
+    ]
+    for refused, options in (
+        ("length must go with rotary positions", {"length": 100}),
+        ("length must be .* at least 29", {"length": 28, "position": "rope"}),
+        ("rotated must not be given beside", {"rotated": "rope", "position": "rope"}),
+        ("rotated must be a rotary position", {"rotated": "alibi"}),
+    ):
+        with pytest.raises(InputError, match=refused):
+            compressed(given[:2], dim=3, **options)
+    with pytest.raises(InputError, match="the same rotary positions"):
+        compressed(both, dim=3, mask=None)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -354,7 +446,10 @@ def test_a_callback_and_a_time_limit_end_descents() -> None:
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "one passage": (lambda p: (p[:1], {"dim": 2}), "passages must be at least 2.*got 1"),
+    "one passage": (
+        lambda p: ([(p[0][0][:7], p[0][1])], {"dim": 2}),
+        "passages must be at least 2.*got 1",
+    ),
     "none": (lambda p: ([], {"dim": 2}), "passages must be at least 2.*got 0"),
     "no pairs": (lambda p: ([1, 2], {"dim": 2}), "passages must be pairs .*passage 0 is 1"),
     "an attention": (lambda p: (hf.Attention(*p[0]), {}), "passages must be pairs"),

@@ -50,7 +50,11 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "size": (HEADS, {"dim": 9}, r"dim must lie in 1 \.\.\. 8"),
     "empty": ({}, {"dim": 2}, "passages must not be an empty mapping"),
     "kind": (3, {"dim": 2}, "passages must be pairs"),
-    "a head": ({"c": HEADS["b"][:1]}, {"dim": 2}, "head c: passages must be at least 2"),
+    "a head": (
+        {"c": [tuple(x[..., :7, :] for x in HEADS["b"][0])]},
+        {"dim": 2},
+        "head c: passages must be at least 2",
+    ),
     "tv": (HEADS, {"tv": 2}, "tv must lie strictly between 0 and 1"),
 }
 

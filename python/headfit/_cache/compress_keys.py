@@ -21,7 +21,7 @@ from headfit._cache.packing import STEP_BYTES
 from headfit._cache.result import CompressedKeys, CompressedLayers
 from headfit._compress.free_maps import Moment
 from headfit._compress.maps import Closeness, by_eighths
-from headfit._compress.passages import Divided, checked_shares, given_alone, of_each
+from headfit._compress.passages import Passages, checked_shares, given_alone, of_each
 from headfit._fit.learned import effort_steps
 from headfit._shrink.descent import Running
 from headfit.errors import InputError
@@ -151,7 +151,7 @@ def compress_keys(
     return CompressedLayers(dict(zip(names, results, strict=True)), time.perf_counter() - begun)
 
 
-class _Layer(Divided):
+class _Layer(Passages):
     """A layer in some passages."""
 
     @property

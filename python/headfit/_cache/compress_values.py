@@ -16,7 +16,7 @@ from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, FloatArray, Seed
 from headfit._cache.compress_keys import check_layers, latent_options, side_by_side, spectrum
 from headfit._cache.result import CompressedLayerValues, CompressedValues
-from headfit._compress.passages import Divided, checked_shares, given_alone, of_each
+from headfit._compress.passages import Passages, checked_shares, given_alone, of_each
 from headfit.errors import InputError
 
 SHARE = 0.4  # of the size of a value: its bytes where a call does not say
@@ -131,7 +131,7 @@ def compress_values(
 
 
 @np.errstate(over="ignore")
-def _checked(given: Any, shares: Any, seed: int) -> tuple[Divided, list[FloatArray]]:
+def _checked(given: Any, shares: Any, seed: int) -> tuple[Passages, list[FloatArray]]:
     """Return the passages of a layer, and its values in float32."""
     pairs = given if isinstance(given, (list, tuple)) else [given]
     if not all(
@@ -141,7 +141,7 @@ def _checked(given: Any, shares: Any, seed: int) -> tuple[Divided, list[FloatArr
         raise InputError(
             f"passages must be pairs (heads, V), as layer_passages(values=True); got {shown(given)}"
         )
-    passages = Divided.divided(given_alone([pair[0] for pair in pairs]), None, shares, seed)
+    passages = Passages.divided(given_alone([pair[0] for pair in pairs]), None, shares, seed)
     values = [as_float_array(V, f"V of passage {i}") for i, (_, V) in enumerate(pairs)]
     for i, (attention, v) in enumerate(zip(passages.attentions, values, strict=True)):
         expected = (*attention.stored[1].shape[:-1], values[0].shape[-1])

@@ -85,6 +85,9 @@ PASSAGES = [
            "query heads that share keys have Q of shape (passages, heads, n, D)"),
     *files.LOGITS,
 ]  # fmt: skip
+ROTATED = BY_NAME["position"] | {
+    "choices": ("rope", "rope-half"), "help": "positions that are part of Q and K already",
+}  # fmt: skip
 
 
 def _passages(call: Call) -> dict[str, Any]:
@@ -98,7 +101,8 @@ def _passages(call: Call) -> dict[str, Any]:
            help="the maps P_q and P_k, .npz or .safetensors, or -"),
     options_of(
         hf.compress,
-        "dim tv held_out validation dtype effort time_limit rng num_threads",
+        "dim tv rotated length held_out validation dtype effort time_limit rng num_threads",
+        rotated=ROTATED,
     ),
 )  # fmt: skip
 def compress(call: Call) -> Outcome:
@@ -122,8 +126,7 @@ def compress(call: Call) -> Outcome:
         hf.index,
         "dim mass keys window first dtype form rotated length held_out validation effort rng "
         "num_threads",
-        rotated=BY_NAME["position"] | {"choices": ("rope", "rope-half"),
-                                       "help": "positions that are part of Q and K already"},
+        rotated=ROTATED,
     ),
 )  # fmt: skip
 def index(call: Call) -> Outcome:

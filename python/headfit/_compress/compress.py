@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import HeadLike
 from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
-from headfit._base.arguments import as_count, as_generator, check_between
+from headfit._base.arguments import as_count, check_between
 from headfit._base.calls import standard_arithmetic
-from headfit._base.types import ArrayLike, Seed
+from headfit._base.types import ArrayLike, PositionLike, Seed
 from headfit._compress.free_maps import FreeMaps
 from headfit._compress.maps import Closeness, Maps, StoredMaps
-from headfit._compress.passages import Parts, Passages, checked_shares, of_each
+from headfit._compress.passages import Passages, attentions_of, checked_shares, of_each
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._shrink import descent
 from headfit._shrink.descent import Callback, Running, SizeKeywords, checked_sizes
@@ -54,9 +54,8 @@ class Sizes:
     those that choose, and those that judge.
     """
 
-    def __init__(self, passages: Passages, shares: tuple[float, float], running: Running) -> None:
-        self.passages, self.running = passages, running
-        self.parts = Parts.of(len(passages.attentions), *shares, as_generator(running.seed))
+    def __init__(self, passages: Passages, running: Running) -> None:
+        self.passages, self.parts, self.running = passages, passages.parts, running
         self.tried: dict[int, MapsOfSize] = {}
         self.dims: list[int] = []  # the sizes of the curves
         self.dim, self.stopped, self.seconds = 0, "one size", 0.0
@@ -186,6 +185,8 @@ class Sizes:
 class _Options(LogitKeywords, SizeKeywords, total=False):
     """The options of `compress`, for type checkers."""
 
+    rotated: PositionLike
+    length: int | None
     held_out: float
     validation: float
 
@@ -212,6 +213,8 @@ def compress(
     *,
     dim: int | None = None,
     tv: float | None = None,
+    rotated: PositionLike = None,
+    length: int | None = None,
     held_out: float = 0.25,
     validation: float = 0.25,
     dtype: str = "float32",
@@ -233,7 +236,8 @@ def compress(
     Parameters
     ----------
     passages : sequence of (Q, K) or of Attention, or array_like, shape (passages, n, D)
-        Queries and keys of one head in at least two passages, which may differ in length. Query
+        Queries and keys of one head in at least two passages, which may differ in length, or in a
+        single one without a mask or with "causal", whose rows are cut into eight. Query
         heads that share keys have queries of shape (heads, n, D): each gets a P_q of its own. An
         array has the queries of all passages, with K beside it. Or a mapping with such passages
         for each of several heads, by any names.
@@ -243,6 +247,12 @@ def compress(
     tv : float in (0, 1), optional
         The mean total variation that rows may have from the original, on the validation passages:
         the smallest size found that keeps it. 0.05 where neither `dim` nor `tv` is given.
+    rotated : rotary position, optional
+        The position by which queries and keys have been rotated already, as those that
+        `headfit.torch.capture` reads: ("rope-half", inv_freq), ...
+    length : int, optional
+        With rotary positions, up to which number of tokens the maps are meant: passages are moved
+        as far, queries and keys alike. Twice the longest passage when None.
     held_out : float in (0, 1), default 0.25
         The share of the passages that judge the result; at least one passage.
     validation : float in [0, 1), default 0.25
@@ -295,9 +305,10 @@ def compress(
     on the validation passages is taken, so that on these the result is never worse than any.
 
     The soft-cap, the mask and the bias are those of the original: maps only replace the product.
-    Rotary positions are applied first, so the cache holds rotated keys; maps do not fold into W_Q
-    and W_K then, and know only the positions of the passages. To store keys in fewer bytes,
-    `compress_keys` acts before them.
+    Rotary positions are applied first, so the cache holds rotated keys, and maps do not fold into
+    W_Q and W_K. They know only the angles that they have seen: every passage is fitted, and judged,
+    at four random positions up to `length`. To store keys in fewer bytes, `compress_keys` acts
+    before them.
 
     Several heads are fitted one after the other, each by all threads. A step costs O(n m (D + d))
     time for each passage; few entries in a sparse mask take the place of n m. Memory is that of the
@@ -328,7 +339,8 @@ def compress(
     of_heads = LogitOptions(**options)
 
     def checked(own: Any) -> Sizes:
-        head = Sizes(Passages.of(own, K, of_heads), shares, running)
+        given = attentions_of(own, K, of_heads)
+        head = Sizes(Passages.of(given, rotated, length, shares, running.seed), running)
         if curve_dims is not None:
             head.dims = checked_sizes(curve_dims, "curve_dims", head.passages.dim)
         elif not several:

@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.logits import LogitOptions
-from headfit._base.arguments import as_generator, as_number, check_between, shown
+from headfit._base.arguments import as_count, as_generator, as_number, check_between, shown
 from headfit._base.arrays import as_array, as_stored_array, check_finite, is_sparse
-from headfit._base.positions import Positions, Rotary, as_positions, as_rotary
+from headfit._base.positions import Positions, Rotary, as_positions, as_rotary, turn
 from headfit.errors import InputError, input_errors
 
 FORMS = "pairs (Q, K), Attentions, or an array of the queries of all passages with K beside it"
+
+MOVES = 4  # of each passage to other positions, where maps act after rotary ones
+PIECES = 8  # of one long passage
 
 Made = TypeVar("Made")
 
@@ -38,31 +41,81 @@ def of_each(
 
 
 @dataclass(frozen=True)
+class Parts:
+    """Which passages maps are fitted to, chosen by, and judged on; numbers in rising order.
+
+    `validation` is empty if there are too few passages: then the fitted ones decide.
+    """
+
+    calibration: NDArray[np.intp]
+    validation: NDArray[np.intp]
+    held_out: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, count: int, held_out: float, validation: float, rng: np.random.Generator) -> Self:
+        """Divide passages at random. Every part that is asked for has at least one.
+
+        A single passage is fitted.
+        """
+        order = rng.permutation(count)
+        if count == 1:
+            return cls(order, order[1:], order[1:])
+        last = int(np.clip(round(held_out * count), 1, count - 1))
+        rest = count - last
+        middle = min(max(round(validation * rest), int(validation > 0)), rest - 1)
+        return cls(*(np.sort(part) for part in np.split(order, [rest - middle, rest])))
+
+    @property
+    def choosing(self) -> NDArray[np.intp]:
+        """Those that choose: of validation, or the fitted ones where there are none."""
+        return self.validation if self.validation.size else self.calibration
+
+    @property
+    def judging(self) -> NDArray[np.intp]:
+        """Those that judge: held out, or the only one."""
+        return self.held_out if self.held_out.size else self.calibration
+
+
+@dataclass(frozen=True)
 class Passages:
     """One head in some passages, all computed in one dtype, with rotary positions applied.
 
     Queries have shape (n, D), or (heads, n, D) if several query heads share the keys, which have
-    shape (m, D).
+    shape (m, D), or keys with the leading axis heads as well. A passage with rotary positions may
+    stand at several, one after the other: its logits are the same there, up to rounding, but not
+    those of its mapped queries and keys.
     """
 
     attentions: tuple[Attention, ...]
-    rotary: Rotary | None  # positions of some passage that had such
+    rotary: Rotary | None
+    moves: int  # how many attentions are one passage
+    parts: Parts
 
     @classmethod
-    def of(cls, passages: Any, K: Any, options: LogitOptions) -> Self:
-        """Check what a user passes."""
-        heads = [with_shared_keys(a, i) for i, a in enumerate(attentions_of(passages, K, options))]
+    def of(
+        cls, given: list[Attention], rotated: Any, length: Any, shares: tuple[float, float],
+        seed: int,
+    ) -> Self:  # fmt: skip
+        """Check passages, and move each to random positions up to the length."""
+        heads = [with_shared_keys(attention, i) for i, attention in enumerate(given)]
+        heads = cut(heads[0]) if len(heads) == 1 else heads
         if len(heads) < 2:
             raise InputError(
-                "passages must be at least 2, since some are held out to judge the result; "
-                f"got {len(heads)}"
+                "passages must be at least 2, since some are held out to judge the result, or one "
+                f'of {PIECES} tokens with no mask but "causal" and no bias; got {len(given)}'
             )
         check_same_head(heads)
-        dtype = np.result_type(*(a.dtype for a in heads))
-        return cls(
-            tuple(as_dtype(a.rotated(), dtype) for a in heads),
-            next(filter(None, (as_rotary(a.position, a.dim) for a in heads)), None),
+        dtype, rotary = np.result_type(*(a.dtype for a in heads)), common_rotary(given, rotated)
+        reach = checked_length(length, heads, rotary) - max(a.m for a in heads)
+        moves = MOVES if reach else 1
+        places = (np.arange(moves) + as_generator(seed).random((len(heads), moves))) / moves
+        moved = (
+            moved_by(int(place * (reach + 1)), as_dtype(attention.rotated(), dtype), rotary)
+            for attention, own in zip(heads, places, strict=True)
+            for place in own
         )
+        parts = Parts.of(len(heads), *shares, as_generator(seed))
+        return cls(tuple(moved), rotary, moves, parts)
 
     @property
     def dim(self) -> int:
@@ -85,8 +138,38 @@ class Passages:
         return self.attentions[0].scale
 
     def part(self, places: NDArray[np.intp]) -> list[Attention]:
-        """Return some of the passages."""
-        return [self.attentions[i] for i in places]
+        """Return some of the passages, wherever they stand."""
+        return [self.attentions[i * self.moves + j] for i in places for j in range(self.moves)]
+
+    @classmethod
+    def divided(
+        cls, given: Sequence[Attention], rotated: Any, shares: tuple[float, float], seed: int
+    ) -> Self:
+        """Check passages; `rotated` are positions that have been applied already."""
+        check_same_head(given)
+        keys, rotary = {a.stored[1].shape[:-2] for a in given}, common_rotary(given, rotated)
+        if len(keys) > 1:
+            raise InputError(
+                f"passages must be of one layer, with as many key heads; got {sorted(keys)}"
+            )
+        passages = tuple(rotated_float32(attention, i) for i, attention in enumerate(given))
+        parts = Parts.of(len(given), *shares, as_generator(seed))
+        return cls(passages, rotary, 1, parts)
+
+    @property
+    def position(self) -> tuple[str, tuple[float, ...]] | None:
+        """The rotary positions, as an argument."""
+        return None if self.rotary is None else self.rotary.position
+
+    def turns(self, count: int) -> Positions:
+        """Return by which angles positions below a number are turned."""
+        return as_positions(self.position, (), (0, count), self.dim, np.float32)
+
+    @property
+    def fitted(self) -> list[Any]:
+        """The passages that are fitted, and after them those that choose, for the core."""
+        parts = self.parts
+        return [self.attentions[i].core for i in (*parts.calibration, *parts.validation)]
 
 
 def given_alone(passages: Any) -> list[Attention]:
@@ -107,7 +190,11 @@ def attentions_of(passages: Any, K: Any, options: LogitOptions) -> list[Attentio
                 f"D) and (passages, m, D); got {q.shape} and {k.shape}"
             )
         passages = list(zip(q, k, strict=True))
-    if isinstance(passages, (Attention, str)) or not isinstance(passages, Sequence):
+    if (
+        isinstance(passages, (Attention, str))
+        or not isinstance(passages, Sequence)
+        or (isinstance(passages, tuple) and all(isinstance(x, np.ndarray) for x in passages))
+    ):  # arrays of two rows in a tuple could be pairs themselves
         raise InputError(f"passages must be {FORMS}; got {shown(passages)}")
     attentions = []
     for i, passage in enumerate(passages):
@@ -154,6 +241,61 @@ def with_shared_keys(attention: Attention, place: int) -> Attention:
     return attention if k.ndim == 2 else Attention(q, k[0], **vars(attention.options))
 
 
+def cut(passage: Attention) -> list[Attention]:
+    """Return pieces of a passage: some rows, and for a causal one the keys up to the last of them.
+
+    Nothing where it is too short, or has masks of other kinds, or a bias.
+    """
+    whole, n, m = passage.rotated(), passage.n, passage.m
+    is_causal = isinstance(whole.mask, str)
+    others = [whole.bias, whole.key_lengths, whole.key_mask]
+    others += [] if is_causal else [whole.mask, whole.position]
+    if not PIECES <= n <= m or any(x is not None for x in others):
+        return []
+    edges = np.linspace(0, n, PIECES + 1).astype(int)
+    last = edges[1:] + (m - n) if is_causal else np.full(PIECES, m)
+    return [
+        Attention(whole.Q[..., a:b, :], whole.K[:keys], **vars(whole.options))
+        for a, b, keys in zip(edges, edges[1:], last, strict=False)
+    ]
+
+
+def common_rotary(passages: Sequence[Attention], rotated: Any) -> Rotary | None:
+    """Return the rotary positions of passages; `rotated` are such as have been applied already."""
+    own = {r.position if r else None for r in (as_rotary(a.position, a.dim) for a in passages)}
+    if len(own) > 1:
+        raise InputError(f"passages must have the same rotary positions; got {shown(list(own))}")
+    (position,) = own
+    if rotated is not None and position is not None:
+        raise InputError("rotated must not be given beside passages with rotary positions")
+    rotary = as_rotary(position if rotated is None else rotated, passages[0].dim)
+    if rotated is not None and rotary is None:
+        raise InputError(f"rotated must be a rotary position; got {shown(rotated)}")
+    return rotary
+
+
+def checked_length(length: Any, passages: Sequence[Attention], rotary: Rotary | None) -> int:
+    """Return up to how many tokens passages are moved: twice their longest if nobody says."""
+    longest = max(a.m for a in passages)
+    if rotary is None:
+        if length is not None:
+            raise InputError("length must go with rotary positions, which are moved up to it")
+        return longest
+    return 2 * longest if length is None else as_count(length, "length", longest)
+
+
+def moved_by(count: int, attention: Attention, rotary: Rotary | None) -> Attention:
+    """Return rotated queries and keys as they are a number of tokens further on."""
+    if rotary is None or count == 0:
+        return attention
+    angles = count * rotary.frequencies
+    turned = (
+        turn(x, np.cos(angles), np.sin(angles), rotary.halves, np.empty_like(x))
+        for x in (attention.Q, attention.K)
+    )
+    return Attention(*turned, **vars(attention.options))
+
+
 def check_same_head(passages: Sequence[Attention]) -> None:
     """Raise an InputError unless passages have the same head size, heads, scale and so on."""
     first = _what_a_head_has(passages[0])
@@ -192,42 +334,6 @@ def checked_shares(held_out: Any, validation: Any) -> tuple[float, float]:
     return check_between(held_out, "held_out", 0, 1), validation
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Which passages maps are fitted to, chosen by, and judged on; numbers in rising order.
-
-    `validation` is empty if there are too few passages: then the fitted ones decide.
-    """
-
-    calibration: NDArray[np.intp]
-    validation: NDArray[np.intp]
-    held_out: NDArray[np.intp]
-
-    @classmethod
-    def of(cls, count: int, held_out: float, validation: float, rng: np.random.Generator) -> Self:
-        """Divide passages at random. Every part that is asked for has at least one.
-
-        A single passage is fitted.
-        """
-        order = rng.permutation(count)
-        if count == 1:
-            return cls(order, order[1:], order[1:])
-        last = int(np.clip(round(held_out * count), 1, count - 1))
-        rest = count - last
-        middle = min(max(round(validation * rest), int(validation > 0)), rest - 1)
-        return cls(*(np.sort(part) for part in np.split(order, [rest - middle, rest])))
-
-    @property
-    def choosing(self) -> NDArray[np.intp]:
-        """Those that choose: of validation, or the fitted ones where there are none."""
-        return self.validation if self.validation.size else self.calibration
-
-    @property
-    def judging(self) -> NDArray[np.intp]:
-        """Those that judge: held out, or the only one."""
-        return self.held_out if self.held_out.size else self.calibration
-
-
 def rotated_float32(attention: Attention, place: int) -> Attention:
     """Return a passage in float32, with positions applied; refuse what is too large for it."""
     with np.errstate(over="ignore"):
@@ -240,50 +346,3 @@ def rotated_float32(attention: Attention, place: int) -> Attention:
             )
         check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {place}, in float32,")
     return rotated
-
-
-@dataclass(frozen=True)
-class Divided(Passages):
-    """Passages in float32 with the same rotary positions, and how they are divided.
-
-    Keys may be of several heads here, with the leading axis heads.
-    """
-
-    parts: Parts
-
-    @classmethod
-    def divided(
-        cls, given: Sequence[Attention], rotated: Any, shares: tuple[float, float], seed: int
-    ) -> Self:
-        """Check passages; `rotated` are positions that have been applied already."""
-        check_same_head(given)
-        own = {r.position if r else None for r in (as_rotary(a.position, a.dim) for a in given)}
-        keys = {a.stored[1].shape[:-2] for a in given}
-        if len(own) > 1 or len(keys) > 1:
-            raise InputError(
-                "passages must be of one layer, with as many key heads and the same rotary "
-                f"positions; got key heads {sorted(keys)} and positions {shown(list(own))}"
-            )
-        (position,) = own
-        if rotated is not None and position is not None:
-            raise InputError("rotated must not be given beside passages with rotary positions")
-        rotary = as_rotary(position if rotated is None else rotated, given[0].dim)
-        if rotated is not None and rotary is None:
-            raise InputError(f"rotated must be a rotary position; got {shown(rotated)}")
-        passages = tuple(rotated_float32(attention, i) for i, attention in enumerate(given))
-        return cls(passages, rotary, Parts.of(len(given), *shares, as_generator(seed)))
-
-    @property
-    def position(self) -> tuple[str, tuple[float, ...]] | None:
-        """The rotary positions, as an argument."""
-        return None if self.rotary is None else self.rotary.position
-
-    def turns(self, count: int) -> Positions:
-        """Return by which angles positions below a number are turned."""
-        return as_positions(self.position, (), (0, count), self.dim, np.float32)
-
-    @property
-    def fitted(self) -> list[Any]:
-        """The passages that are fitted, and after them those that choose, for the core."""
-        parts = self.parts
-        return [self.attentions[i].core for i in (*parts.calibration, *parts.validation)]

@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._base.arguments import as_count
 from headfit._base.machine import require_memory
 from headfit._base.positions import as_rotary, turn
 from headfit._compress.free_maps import ClosedForm, Moment
-from headfit._compress.passages import Divided, given_alone, with_shared_keys
+from headfit._compress.passages import Passages, checked_length, given_alone, with_shared_keys
 from headfit.errors import InputError
 
 MOVES = 32  # of the positions of passages, over which second moments are averaged
@@ -44,7 +43,7 @@ def _seen(attention: Attention) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class Group(Divided):
+class Group(Passages):
     """Passages, and the number of tokens for which an index is meant."""
 
     length: int
@@ -55,13 +54,8 @@ class Group(Divided):
     ) -> Self:
         """Check passages and the length."""
         given = [of_one_group(a, i) for i, a in enumerate(given_alone(passages))]
-        divided = Divided.divided(given, rotated, shares, seed)
-        longest = max(a.m for a in given)
-        if length is not None and divided.rotary is None:
-            raise InputError("length must go with rotary positions, which are moved up to it")
-        if length is None:
-            length = longest if divided.rotary is None else 2 * longest
-        return cls(**vars(divided), length=as_count(length, "length", longest))
+        own = Passages.divided(given, rotated, shares, seed)
+        return cls(**vars(own), length=checked_length(length, given, own.rotary))
 
     @property
     def reach(self) -> int:

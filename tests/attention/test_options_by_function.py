@@ -400,18 +400,25 @@ def passages(q, k):
 MAPS: Options = {"dim": 2, "effort": "low", "dtype": "float64"}
 
 
+def in_place(k, options) -> Options:
+    """Return the length with which passages with rotary positions are not moved to others."""
+    return {"length": k.shape[-2]} if "rope" in str(options.get("position")) else {}
+
+
 @function("compress")
 def _compress(q, k, options):
     pairs = passages(q, k)
     given = [hf.Attention(*pair, **options) for pair in pairs]
-    return held_out(pairs, options, hf.compress(given, curve_dims=(), **MAPS))
+    return held_out(
+        pairs, options, hf.compress(given, curve_dims=(), **MAPS, **in_place(k, options))
+    )
 
 
 @function("compress, several")
 def _compress_several(q, k, options):
     pairs = passages(q, k)
     given = [hf.Attention(*pair, **options) for pair in pairs]
-    return held_out(pairs, options, hf.compress({"a": given}, **MAPS)["a"])
+    return held_out(pairs, options, hf.compress({"a": given}, **MAPS, **in_place(k, options))["a"])
 
 
 @function("compress_keys")
@@ -715,7 +722,10 @@ def mask_of(arrays: Any) -> Any:
 def _compress_command(q, k, options):
     pairs = passages(q, k)
     run = Command(*(np.stack(x) for x in zip(*pairs, strict=True)), options)
-    found, maps = run("compress", "--dim", "2", "--effort", "low", "--dtype", "float64")
+    line = ["compress", "--dim", "2", "--effort", "low", "--dtype", "float64"]
+    for name, value in in_place(k, run.as_read(options, q)).items():
+        line += [f"--{name}", str(value)]
+    found, maps = run(*line)
 
     def expected(o: Options) -> float:
         o, read, distances = run.as_read(o, q), run.as_read(options, q), []

@@ -52,8 +52,10 @@ def series_of(rows):
     found = {}
     for row in rows:
         names = [row["method"], "" if row["k"] is None else f"k = {row['k']}"]
-        name = ", ".join(filter(None, names)), row["kind"] == "proved"
-        found.setdefault(name, []).append((row["n"], row["dim"]))
+        name, is_proved = ", ".join(filter(None, names)), row["kind"] == "proved"
+        if is_proved and (name, False) in found:
+            name += ", proved"
+        found.setdefault((name, is_proved), []).append((row["n"], row["dim"]))
     return {name: np.array(sorted(sizes), dtype=float).T for name, sizes in found.items()}
 
 

@@ -226,6 +226,7 @@ void check_folds() {
       check_topk(p, exact, where);
       // The largest share decides which weights are too light to look at; 1 has its own test.
       check_stats(p, exact, {0.1, 0.5, 0.9}, where);
+      check_stats(p, exact, {0.9998, 0.3}, where);
       check_stats(p, exact, {0.99999, 0.3}, where);
     }
   });

@@ -659,6 +659,10 @@ def compress_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterat
         "curve_dims": known["curve_dims"], "rotated": ROTATED,
         "length": [*optional(counts(N)), 2 * N],  # without positions to move
     }, {**says, "rotated": "rotated|rope"})  # fmt: skip
+    even = [(np.pad(q, [(0, 0), (0, 1)]), np.pad(k, [(0, 0), (0, 1)])) for q, k in passages]
+    yield Door("compress(position)", hf.compress, {**quick, "passages": even, "position": "rope"}, {
+        "length": optional(counts(N)), "rotated": [*ROTATED, "rope"],
+    }, {"rotated": "rotated|rope"})  # fmt: skip
     stacks = [*BAD_MATRIX, K[:3], K[:, :, :2], K[0], K[None, None], K * np.nan]
     yield Door("compress(Q, K)", hf.compress, {**quick, "passages": Q, "K": K}, {
         "passages": stacks, "K": stacks,

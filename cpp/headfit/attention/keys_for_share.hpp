@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,18 +16,17 @@
 
 namespace headfit {
 
-// The weights of a row in bins by size, eight from a number to its double. Those too light to count
-// for any share are left out, and only those of the bin in which a share is reached are compared
-// with one another.
+// The weights of a row in bins by size, eight from a number to its double. Zeros and, unless nearly
+// the whole row is asked for, weights too light to count for any share are left out; and only those
+// of the bin in which a share is reached are compared with one another.
 template <class T>
 class KeysForShare {
  public:
   explicit KeysForShare(double largest_share) : rest_(1 - largest_share) {
-    bins_.reserve(bits(T(4)) >> dropped_bits);  // as many as any row needs
+    bins_.reserve(most_bins);
   }
 
-  // Takes nonnegative weights with this sum, up to rounding, of which the largest is about `most`,
-  // below 4.
+  // Takes nonnegative weights with this sum, up to rounding, of which the largest is about `most`.
   void start(const T* weights, Index count, double sum, T most) {
     // All weights up to `least` hold less than half of what the largest share leaves, so that the
     // others hold that share whatever the rounding of `sum`. Zeros never count.
@@ -40,7 +42,9 @@ class KeysForShare {
     }
     const std::span<const T> kept = std::span(buffer_).first(number);
     highest_ = bits(most) >> dropped_bits;
-    bins_.assign(static_cast<std::size_t>(highest_ - (bits(least) >> dropped_bits)) + 1, {});
+    // Everything lighter than the last bin is part of it, and so is the whole row if it is short.
+    const auto sizes = static_cast<std::size_t>(highest_ - (bits(least) >> dropped_bits)) + 1;
+    bins_.assign(count < short_row ? 1 : std::min(sizes, most_bins), {});
     for (const T weight : kept) {
       Bin& bin = bin_of(weight);
       ++bin.end;
@@ -72,11 +76,14 @@ class KeysForShare {
   };
   // Positive numbers are in the order of their bits: exponent and first bits of the fraction.
   static constexpr int dropped_bits = std::numeric_limits<T>::digits - 1 - 3;
+  static constexpr std::size_t most_bins = 256;
+  static constexpr Index short_row = 64;
 
   static Bits bits(T x) { return std::bit_cast<Bits>(x); }
   Bin& bin_of(T weight) {
     const Bits own = bits(weight) >> dropped_bits;
-    return bins_[static_cast<std::size_t>(highest_ - std::min(own, highest_))];
+    const auto below = static_cast<std::size_t>(highest_ - std::min(own, highest_));
+    return bins_[std::min(below, bins_.size() - 1)];
   }
 
   // A quickselect: each step halves, on average, the number of weights in question.

@@ -236,8 +236,7 @@ def compress(
     Parameters
     ----------
     passages : sequence of (Q, K) or of Attention, or array_like, shape (passages, n, D)
-        Queries and keys of one head in at least two passages, which may differ in length, or in a
-        single one without a mask or with "causal", whose rows are cut into eight. Query
+        Queries and keys of one head in at least two passages, which may differ in length. Query
         heads that share keys have queries of shape (heads, n, D): each gets a P_q of its own. An
         array has the queries of all passages, with K beside it. Or a mapping with such passages
         for each of several heads, by any names.
@@ -257,7 +256,7 @@ def compress(
         The share of the passages that judge the result; at least one passage.
     validation : float in [0, 1), default 0.25
         The share of the others that choose: the size for `tv`, how long to descend, and whether
-        a closed form is better. With 0, or of a single passage, the fitted ones choose.
+        a closed form is better. With 0 the fitted ones choose.
     scale, mask, key_lengths, bias, softcap, position, key_mask, sinks : optional
         Of the original head, as in `Attention`, for passages that are not an `Attention`.
         `mask` and `bias` with three axes and as many entries as passages are divided among them,
@@ -275,7 +274,8 @@ def compress(
     callback : callable, optional
         Called before every step of a descent with (step, mean KL); returning False ends it.
     rng : seed or Generator, default 0
-        Which passages are held out, and which choose: the same for heads with as many passages.
+        Which passages are held out, and which choose: the same for heads with as many passages; and
+        to where they are moved.
     num_threads : int, optional
         The result does not depend on it, as long as no time limit ends the search.
 
@@ -310,9 +310,13 @@ def compress(
     at four random positions up to `length`. To store keys in fewer bytes, `compress_keys` acts
     before them.
 
+    The rows of a single passage of at least 8, without a mask or with "causal" and without a bias
+    or missing keys, are cut into eight. What is held out are other rows then, about keys that have
+    been seen: several passages say more.
+
     Several heads are fitted one after the other, each by all threads. A step costs O(n m (D + d))
-    time for each passage; few entries in a sparse mask take the place of n m. Memory is that of the
-    passages, twice.
+    time for each passage wherever it stands; few entries in a sparse mask take the place of n m.
+    Memory is that of the passages, twice, and six times where they are moved.
 
     Examples
     --------

@@ -102,15 +102,19 @@ class Passages:
         if len(heads) < 2:
             raise InputError(
                 "passages must be at least 2, since some are held out to judge the result, or one "
-                f'of {PIECES} tokens with no mask but "causal" and no bias; got {len(given)}'
+                f'of at least {PIECES} rows with no mask but "causal" and no bias; got {len(given)}'
             )
         check_same_head(heads)
         dtype, rotary = np.result_type(*(a.dtype for a in heads)), common_rotary(given, rotated)
-        reach = checked_length(length, heads, rotary) - max(a.m for a in heads)
-        moves = MOVES if reach else 1
+        length = checked_length(length, heads, rotary)
+        moves = MOVES if rotary and length > min(a.m for a in heads) else 1
         places = (np.arange(moves) + as_generator(seed).random((len(heads), moves))) / moves
         moved = (
-            moved_by(int(place * (reach + 1)), as_dtype(attention.rotated(), dtype), rotary)
+            moved_by(
+                int(place * (length - attention.m + 1)),
+                as_dtype(attention.rotated(), dtype),
+                rotary,
+            )
             for attention, own in zip(heads, places, strict=True)
             for place in own
         )
@@ -169,7 +173,7 @@ class Passages:
     def fitted(self) -> list[Any]:
         """The passages that are fitted, and after them those that choose, for the core."""
         parts = self.parts
-        return [self.attentions[i].core for i in (*parts.calibration, *parts.validation)]
+        return [a.core for a in self.part(np.append(parts.calibration, parts.validation))]
 
 
 def given_alone(passages: Any) -> list[Attention]:
@@ -190,11 +194,13 @@ def attentions_of(passages: Any, K: Any, options: LogitOptions) -> list[Attentio
                 f"D) and (passages, m, D); got {q.shape} and {k.shape}"
             )
         passages = list(zip(q, k, strict=True))
-    if (
-        isinstance(passages, (Attention, str))
-        or not isinstance(passages, Sequence)
-        or (isinstance(passages, tuple) and all(isinstance(x, np.ndarray) for x in passages))
-    ):  # arrays of two rows in a tuple could be pairs themselves
+    is_sequence = isinstance(passages, Sequence) and not isinstance(passages, (Attention, str))
+    if is_sequence and len(passages) == 2 and all(isinstance(x, np.ndarray) for x in passages):
+        raise InputError(
+            "passages must not be two arrays, which may be Q and K of one passage or two passages: "
+            "give [(Q, K)], or [tuple(passage), ...]"
+        )
+    if not is_sequence:
         raise InputError(f"passages must be {FORMS}; got {shown(passages)}")
     attentions = []
     for i, passage in enumerate(passages):
@@ -242,7 +248,7 @@ def with_shared_keys(attention: Attention, place: int) -> Attention:
 
 
 def cut(passage: Attention) -> list[Attention]:
-    """Return pieces of a passage: some rows, and for a causal one the keys up to the last of them.
+    """Return some rows of a passage, with the keys up to them if it is causal, and then the next.
 
     Nothing where it is too short, or has masks of other kinds, or a bias.
     """
@@ -250,7 +256,7 @@ def cut(passage: Attention) -> list[Attention]:
     is_causal = isinstance(whole.mask, str)
     others = [whole.bias, whole.key_lengths, whole.key_mask]
     others += [] if is_causal else [whole.mask, whole.position]
-    if not PIECES <= n <= m or any(x is not None for x in others):
+    if n < PIECES or (is_causal and n > m) or any(x is not None for x in others):
         return []
     edges = np.linspace(0, n, PIECES + 1).astype(int)
     last = edges[1:] + (m - n) if is_causal else np.full(PIECES, m)
@@ -288,11 +294,12 @@ def moved_by(count: int, attention: Attention, rotary: Rotary | None) -> Attenti
     """Return rotated queries and keys as they are a number of tokens further on."""
     if rotary is None or count == 0:
         return attention
-    angles = count * rotary.frequencies
-    turned = (
-        turn(x, np.cos(angles), np.sin(angles), rotary.halves, np.empty_like(x))
-        for x in (attention.Q, attention.K)
-    )
+    angles, turned = count * rotary.frequencies, []
+    for name, x in (("Q", attention.Q), ("K", attention.K)):
+        with np.errstate(over="ignore", invalid="ignore"):
+            turn(x, np.cos(angles), np.sin(angles), rotary.halves, out := np.empty_like(x))
+        check_finite(out.reshape(-1, x.shape[-1]), f"{name}, turned to positions up to the length,")
+        turned.append(out)
     return Attention(*turned, **vars(attention.options))
 
 

@@ -47,8 +47,8 @@ class Compressed(Result):
     rotary : bool
         Whether the passages had rotary positions. The maps act after them.
     tv_mean, tv_95, tv_worst : float
-        Total variation from the original over the rows of the held-out passages, for what is
-        stored: mean, 95th percentile and largest.
+        Total variation from the original over the rows of the held-out passages, wherever they
+        stand, for what is stored: mean, 95th percentile and largest.
     kl : float
         The mean of KL(original || smaller) on the held-out passages, in nats.
     calibration_kl, validation_kl : float
@@ -67,7 +67,8 @@ class Compressed(Result):
         descended from them (at size D those that change nothing); "taken", what is taken at this
         size.
     calibration, validation, held_out : ndarray of int
-        Which passages the maps were fitted to, chosen by, and judged on.
+        Which passages, or eighths of a single one, the maps were fitted to, chosen by, and judged
+        on.
     seconds : float
     settings : dict
         ``settings["descents"]`` says of every size how its descent went.

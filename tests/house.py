@@ -18,12 +18,12 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "headfit"
 
-LINES, CODE, STATEMENTS = 27_880, 15_930, 14_000
+LINES, CODE, STATEMENTS = 27_950, 15_960, 14_020
 """The most that all of `python/` may have."""
 
 ROOM_LINES = {
     "_sweep": 900, "_cli": 1300, "_shrink + _soft": 970, "_compress": 1325, "_base": 2000,
-    "_cache": 1080, "_index": 1110, "_plan": 1020, "_lower": 2250, "_attention": 2950, "_fit": 3150,
+    "_cache": 1080, "_index": 1180, "_plan": 1020, "_lower": 2250, "_attention": 2950, "_fit": 3150,
     "plot": 1850, "torch": 2600, "patterns": 1350, "_filter": 1300, "_target": 1450,
     "_selection": 300,
 }  # fmt: skip

@@ -808,6 +808,11 @@ def index_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[
         "passages": [x for x in no_passages if not isinstance(x, dict)], "keys": keys,
         "num_threads": known["num_threads"],
     }, says)  # fmt: skip
+    causal = hf.Attention(Q[0], K[0], mask="causal")
+    yield Door("Index.limits", found.limits, {"passage": causal, "num_threads": 1}, {
+        "passage": [*NOT_ARRAY, passages, passages[0], hf.Attention(Q[0], K[0])], "keys": keys,
+        **{name: known[name] for name in ("time_limit", "rng", "num_threads")},
+    }, {"passage": "passages?"})  # fmt: skip
     all_heads = hf.index(**{**quick, "passages": {"a": passages}, "effort": 0})
     yield Door("Indexes.judge", all_heads.judge, {"passages": {"a": passages}}, {
         "passages": [*no_passages, passages, {"b": passages}], "keys": keys,

@@ -279,3 +279,32 @@ def test_a_picture_of_something_else() -> None:
             hf.plot.index(bad)
     with pytest.raises(InputError, match="ax must be"):
         hf.plot.index(found(**CURVE), ax=3)
+
+
+@pytest.mark.parametrize(("place", "keys"), [(0, 7), (1, 9), (2, KEYS)])
+def test_limits_are_about_the_best_free_keys(place: int, keys: int) -> None:
+    passage, kept = passages()["first", 0][place], WINDOW + FIRST
+    least = found()["first", 0].limits(passage, keys=keys, num_threads=1)
+    assert least.certificate.holds
+    assert 1 < least.lower_bound.dim <= least.dim < D
+    weights, products = passage.matrix().mean(axis=0), least.Q @ least.K.T
+    for row in range(kept, passage.n):
+        free = range(FIRST, row - WINDOW + 1)
+        best = sorted(free, key=lambda j: -weights[row, j])[: keys - kept]
+        scored = sorted(free, key=lambda j: -products[row - kept, j - FIRST])
+        assert set(scored[: len(best)]) == set(best), row
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mask": None}, {"mask": ("window", 9)}, {"key_lengths": 20}, {"key_mask": np.arange(36) > 2}],
+)
+def test_limits_are_of_whole_causal_passages(options: dict[str, Any]) -> None:
+    passage = passages()["first", 0][0]
+    other = hf.Attention(passage.Q, passage.K, **{"mask": "causal", **options})
+    refused = "passage must be causal, with more than 6 queries, as many keys, and no padding"
+    with pytest.raises(InputError, match=refused):
+        found()["first", 0].limits(other)
+    short = hf.Attention(passage.Q[:, :6], passage.K[:6], mask="causal")
+    with pytest.raises(InputError, match=refused):
+        found()["first", 0].limits(short)

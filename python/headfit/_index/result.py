@@ -17,10 +17,13 @@ from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import plain_dict
 from headfit._base.machine import require_memory
-from headfit._base.tolerances import KernelLike
+from headfit._base.tolerances import KernelLike, Tolerances
+from headfit._base.types import Seed
 from headfit._cache.stored import Stored, check_position, check_same_position, write
 from headfit._compress.maps import StoredMaps
 from headfit._compress.passages import given_alone, rotated_float32
+from headfit._fit.fit import fit
+from headfit._fit.result import Fit
 from headfit._index.formats import DTYPES, key_bytes
 from headfit._index.group import of_one_group
 from headfit._index.quality import IndexCurve, IndexQuality
@@ -220,6 +223,77 @@ class Index(Stored):
             lengths.append(own.m)
             judged.append(_core.judge_index(own.core, *self._for_core, count, threads))
         return IndexQuality.of(judged, lengths, count - self.window - self.first)
+
+    @standard_arithmetic()
+    def limits(
+        self,
+        passage: Any,
+        *,
+        keys: int | None = None,
+        time_limit: float | None = 30.0,
+        rng: Seed = 0,
+        num_threads: int | None = None,
+    ) -> Fit:
+        """Bound how small any index could be that finds the best keys of one passage.
+
+        The best keys of each row, by the mean attention of the query heads and beside the first and
+        the last ones, are a pattern. `fit` looks for the smallest head whose queries and keys, free
+        for this passage, score these above all others. An index has maps for every passage, and
+        needs as many numbers at least as `lower_bound` of the result.
+
+        Parameters
+        ----------
+        passage : Attention
+            Causal, with as many queries as keys, and without padding.
+        keys : int, optional
+            As in `select`.
+        time_limit, rng, num_threads
+            As in `fit`: a search that was cut short proves nothing about smaller heads.
+
+        Returns
+        -------
+        Fit
+            Its head is about rows after the first ``window + first`` ones, and the keys that these
+            may select: rows and columns of the pattern.
+
+        Raises
+        ------
+        InputError, NonFiniteError
+            For arguments that do not fit.
+
+        Notes
+        -----
+        Takes O(heads n^2) memory.
+
+        Examples
+        --------
+        >>> import numpy as np, headfit as hf
+        >>> passages = [*map(tuple, np.random.default_rng(0).normal(size=(4, 2, 40, 8)))]
+        >>> given = [hf.Attention(q, k, mask="causal") for q, k in passages]
+        >>> found = hf.index(given, dim=4, keys=12, window=8, first=2, effort=0)
+        >>> least = found.limits(given[0])
+        >>> least.certificate.holds, least.lower_bound.dim <= least.dim
+        (True, True)
+        """
+        [given], kept = given_alone([passage]), self.window + self.first
+        own, count = self._passage(given, None, {}), self._count(keys) - kept
+        n, is_causal = own.n - kept, isinstance(own.mask, str)
+        is_whole = own.n == own.m and own.key_mask is None and own.key_lengths is None
+        if n < 1 or not is_causal or not is_whole:
+            raise InputError(
+                f"passage must be causal, with more than {kept} queries, as many keys, and no "
+                f"padding; got {shown(passage)}"
+            )
+        weights = own.matrix(num_threads=num_threads).reshape(-1, own.n, own.n).mean(axis=0)
+        # Row r of these sees columns 0 to r.
+        free = np.where(np.tri(n, dtype=bool), weights[kept:, self.first : own.n - self.window], -1)
+        best = np.argsort(-free, axis=1, kind="stable")[:, :count].astype(np.int32)
+        pattern = mask_of(np.where(np.take_along_axis(free, best, axis=1) < 0, -1, best), n)
+        equal = pattern.astype(np.float64) / pattern.sum(axis=1)[:, np.newaxis]
+        return fit(
+            equal, tolerances=Tolerances(leak=0.9, distortion=1e6), mask="causal",
+            time_limit=time_limit, rng=rng, num_threads=num_threads,
+        )  # fmt: skip
 
     @standard_arithmetic()
     def certify(

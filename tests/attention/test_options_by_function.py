@@ -130,7 +130,7 @@ CELLS = {
 # Public functions whose parameters could hold a head, by their types, and hold something else.
 TAKE_NO_HEAD = {
     "Attention.check_plain", "Attention.check_settings", "SelfAttention.input_for",
-    "patterns.from_graph", "plot.curve", "results.IndexQualities.by_way",
+    "patterns.from_graph", "plot.curve", "results.Index.limits", "results.IndexQualities.by_way",
     "results.IndexQualities.over", "results.Indexes.judge", "results.Indexes.sharing",
     "results.TvCurve.of", "spend", "sweep.run",
     "torch.CapturedHeads.run", "torch.FittedAttention.with_fits",

@@ -9,7 +9,7 @@ SmolLM2-135M reads a passage of prose. The k keys to which each query of a head 
 first token left out, are a pattern. `hf.fit` looks for the fewest dimensions in which some queries
 and keys, free for this passage, have each of the k products of a row above all its others (leak at
 most 0.9, any weights), and proves with how few none has. An index by maps, for every passage, needs
-more; so the sizes say what is lost by maps, and the proofs what no index of any kind can have.
+more; so the sizes say what is lost by maps, and the proofs what none by products can have.
 """
 
 from __future__ import annotations

@@ -109,13 +109,10 @@ class Passages:
         length = checked_length(length, heads, rotary)
         moves = MOVES if rotary and length > min(a.m for a in heads) else 1
         places = (np.arange(moves) + as_generator(seed).random((len(heads), moves))) / moves
+        whole = (as_dtype(attention.rotated(), dtype) for attention in heads)
         moved = (
-            moved_by(
-                int(place * (length - attention.m + 1)),
-                as_dtype(attention.rotated(), dtype),
-                rotary,
-            )
-            for attention, own in zip(heads, places, strict=True)
+            moved_by(int(place * (length - attention.m + 1)), attention, rotary)
+            for attention, own in zip(whole, places, strict=True)
             for place in own
         )
         parts = Parts.of(len(heads), *shares, as_generator(seed))

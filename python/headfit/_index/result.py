@@ -17,7 +17,7 @@ from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import plain_dict
 from headfit._base.machine import require_memory
-from headfit._base.tolerances import KernelLike, Tolerances
+from headfit._base.tolerances import KernelLike
 from headfit._base.types import Seed
 from headfit._cache.stored import Stored, check_position, check_same_position, write
 from headfit._compress.maps import StoredMaps
@@ -292,7 +292,7 @@ class Index(Stored):
         pattern = mask_of(np.where(np.take_along_axis(free, best, axis=1) < 0, -1, best), n)
         equal = pattern.astype(np.float64) / pattern.sum(axis=1)[:, np.newaxis]
         return fit(
-            equal, tolerances=Tolerances(leak=0.9, distortion=1e6), mask="causal",
+            equal, leak=0.9, distortion=1e6, mask="causal",
             time_limit=time_limit, rng=rng, num_threads=num_threads,
         )  # fmt: skip
 

@@ -9,61 +9,56 @@
 #include <numeric>
 #include <span>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "headfit/base/types.hpp"
+#include "headfit/simd/bits.hpp"
 
 namespace headfit {
 
-// The weights of a row in bins by size, eight from a number to its double. Zeros and, unless nearly
-// the whole row is asked for, weights too light to count for any share are left out; and only those
-// of the bin in which a share is reached are compared with one another.
+// The weights of a row in bins by size, eight from a number to its double: how many there are, and
+// their sum. Zeros and, unless nearly the whole row is asked for, weights too light to count for any
+// share are left out; and only those of the bin in which a share is reached are compared with one
+// another.
 template <class T>
 class KeysForShare {
  public:
-  explicit KeysForShare(double largest_share) : rest_(1 - largest_share) {
-    bins_.reserve(most_bins);
-  }
+  explicit KeysForShare(double largest_share) : rest_(1 - largest_share) {}
 
-  // Takes nonnegative weights with this sum, up to rounding, of which the largest is about `most`.
-  void start(const T* weights, Index count, double sum, T most) {
-    // All weights up to `least` hold less than half of what the largest share leaves, so that the
+  // Takes nonnegative weights, padded to whole vectors, with this sum, up to rounding, of which the
+  // largest is about `most`. They must stay where they are.
+  void start(const T* weights, Index padded, double sum, T most) {
+    weights_ = {weights, static_cast<std::size_t>(padded)};
+    // All weights up to `least_` hold less than half of what the largest share leaves, so that the
     // others hold that share whatever the rounding of `sum`. Zeros never count.
-    const double mean = sum / static_cast<double>(count);
-    const T least = rest_ > 1e-4 ? static_cast<T>(rest_ / 2 * mean) : T(0);
-    const auto width = static_cast<std::size_t>(count);
-    if (buffer_.size() < 2 * width) buffer_.resize(2 * width);
-    sorted_ = buffer_.data() + count;
-    std::size_t number = 0;
-    for (Index c = 0; c < count; ++c) {
-      buffer_[number] = weights[c];
-      number += weights[c] > least ? 1 : 0;
-    }
-    const std::span<const T> kept = std::span(buffer_).first(number);
+    const double mean = sum / static_cast<double>(padded);
+    least_ = rest_ > 1e-4 ? static_cast<T>(rest_ / 2 * mean) : T(0);
     highest_ = bits(most) >> dropped_bits;
     // Everything lighter than the last bin is part of it, and so is the whole row if it is short.
-    const auto sizes = static_cast<std::size_t>(highest_ - (bits(least) >> dropped_bits)) + 1;
-    bins_.assign(count < short_row ? 1 : std::min(sizes, most_bins), {});
-    for (const T weight : kept) {
-      Bin& bin = bin_of(weight);
-      ++bin.end;
-      bin.sum += static_cast<double>(weight);
+    const auto sizes = static_cast<std::size_t>(highest_ - (bits(least_) >> dropped_bits)) + 1;
+    count_ = padded < short_row ? 1 : std::min(sizes, most_bins);
+    // Neighbours go to different tables, so that one need not wait for the sum of the other.
+    bins_.assign(2 * count_, {});
+    Bin* table[2] = {bins_.data(), bins_.data() + count_};
+    for_packets_above(least_, [&](const T* packet, unsigned above) {
+      for (; above != 0; above &= above - 1) {
+        count(table[0], packet[std::countr_zero(above)]);
+        std::swap(table[0], table[1]);
+      }
+    });
+    for (std::size_t b = 0; b < count_; ++b) {
+      bins_[b].sum += bins_[count_ + b].sum;
+      bins_[b].number += bins_[count_ + b].number;
     }
-    Index before = 0;
-    for (Bin& bin : bins_) before += std::exchange(bin.end, before);
-    for (const T weight : kept) sorted_[bin_of(weight).end++] = weight;
   }
 
   // The fewest weights whose sum reaches `wanted`; all where rounding leaves their sum below it.
   Index reaching(double wanted) {
     Index before = 0;
-    for (const Bin& bin : bins_) {
-      if (bin.sum >= wanted) {
-        return before + fewest_reaching(sorted_ + before, sorted_ + bin.end, wanted);
-      }
-      wanted -= bin.sum;
-      before = bin.end;
+    for (std::size_t b = 0; b < count_; ++b) {
+      if (bins_[b].sum >= wanted) return before + fewest_reaching(weights_of(b), wanted);
+      wanted -= bins_[b].sum;
+      before += bins_[b].number;
     }
     return before;
   }
@@ -72,25 +67,55 @@ class KeysForShare {
   using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
   struct Bin {
     double sum = 0;
-    Index end = 0;  // in `sorted_`, which has the heaviest bin first
+    Index number = 0;
   };
   // Positive numbers are in the order of their bits: exponent and first bits of the fraction.
   static constexpr int dropped_bits = std::numeric_limits<T>::digits - 1 - 3;
   static constexpr std::size_t most_bins = 256;
   static constexpr Index short_row = 64;
+  static constexpr Index lanes = simd::lanes<T>;
 
   static Bits bits(T x) { return std::bit_cast<Bits>(x); }
-  Bin& bin_of(T weight) {
+
+  void count(Bin* bins, T weight) const {
     const Bits own = bits(weight) >> dropped_bits;
     const auto below = static_cast<std::size_t>(highest_ - std::min(own, highest_));
-    return bins_[std::min(below, bins_.size() - 1)];
+    Bin& bin = bins[std::min(below, count_ - 1)];
+    bin.sum += static_cast<double>(weight);
+    ++bin.number;
+  }
+
+  // Calls use(packet, which) for every vector in which there are weights above a limit.
+  template <class Use>
+  void for_packets_above(T limit, const Use& use) const {
+    const auto limits = simd::fill<T>(limit);
+    for (const T* x = weights_.data(); x < weights_.data() + weights_.size(); x += lanes) {
+      if (const unsigned above = simd::bits_above<T>(simd::load(x), limits)) use(x, above);
+    }
+  }
+
+  // The weights of a bin: above the largest number of the next, and up to the largest of its own.
+  std::span<T> weights_of(std::size_t b) {
+    const auto largest = [&](Bits bin) {
+      return std::bit_cast<T>(((bin + 1) << dropped_bits) - 1);
+    };
+    const Bits own = highest_ - static_cast<Bits>(b);
+    const T limit = b + 1 == count_ ? least_ : largest(own - 1);
+    const auto most = simd::fill<T>(b == 0 ? std::numeric_limits<T>::infinity() : largest(own));
+    buffer_.clear();
+    for_packets_above(limit, [&](const T* packet, unsigned above) {
+      above &= ~simd::bits_above<T>(simd::load(packet), most);
+      for (; above != 0; above &= above - 1) buffer_.push_back(packet[std::countr_zero(above)]);
+    });
+    return buffer_;
   }
 
   // A quickselect: each step halves, on average, the number of weights in question.
-  static Index fewest_reaching(T* first, T* last, double wanted) {
+  static Index fewest_reaching(std::span<T> weights, double wanted) {
+    auto first = weights.begin(), last = weights.end();
     Index taken = 0;
     while (last - first > 1) {
-      T* middle = first + (last - first) / 2;
+      const auto middle = first + (last - first) / 2;
       std::nth_element(first, middle, last, std::greater<T>());
       const double upper = std::accumulate(first, middle, 0.0);
       if (upper >= wanted) {
@@ -105,10 +130,12 @@ class KeysForShare {
   }
 
   double rest_;
+  std::span<const T> weights_;
+  T least_ = 0;
   Bits highest_ = 0;
+  std::size_t count_ = 0;
   std::vector<Bin> bins_;
-  std::vector<T> buffer_;  // the weights that are kept, and behind them the same by bins
-  T* sorted_ = nullptr;
+  std::vector<T> buffer_;  // the weights of one bin
 };
 
 }  // namespace headfit

@@ -34,12 +34,11 @@ class RowStatistics {
       return {};
     }
     const auto shift = simd::RowShift<T>::at(max);
-    const double moment = weighted_distance(x, padded, shift, max);
-    const double sum = exp_sum<T, Exponentials::keep>(x, padded, shift);
-    // With e_j = exp(s_j - shift): entropy = log(sum e / e_max) - sum e (s - max) / sum e.
+    const auto [sum, distances] = entropy_sums(x, padded, shift, max);
+    // With e_j = exp(s_j - shift): entropy = log(sum e / e_max) + sum e (max - s) / sum e.
     const double largest = exp_of(max, shift);
     const double relative = sum / largest;
-    const double entropy = std::log(relative) - moment / sum;
+    const double entropy = std::log(relative) + distances / sum;
     const double log_keys = static_cast<double>(max) + std::log(relative);
     const auto whole = SumWithSink::of(log_keys, source_.sink(head));
     write(place, std::max(0.0, entropy), 1 / relative * whole.key_mass, whole);
@@ -51,22 +50,6 @@ class RowStatistics {
   }
 
  private:
-  // The sum of exp(s - shift) * (s - max); masked positions count 0.
-  static double weighted_distance(const T* x, Index padded, const simd::RowShift<T>& shift, T max) {
-    double total = 0;
-    constexpr Index lanes = simd::lanes<T>;
-    for (Index begin = 0; begin < padded; begin += Blocking<T>::tile_cols) {
-      auto sum = simd::fill<T>(T(0));
-      for (Index c = begin; c < std::min(begin + Blocking<T>::tile_cols, padded); c += lanes) {
-        const auto s = simd::load(x + c);
-        const auto below = simd::pmax(simd::psub(s, simd::fill<T>(max)), simd::fill<T>(T(-1e4)));
-        sum = simd::pmadd(simd::exp_shifted<T>(s, shift), below, sum);
-      }
-      total += static_cast<double>(simd::predux(sum));
-    }
-    return total;
-  }
-
   void write(Index place, double entropy, double max_weight, const SumWithSink& whole) {
     const auto put = [&](double* to, double value) {
       if (to) to[place] = value;

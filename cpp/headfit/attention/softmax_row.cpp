@@ -88,6 +88,29 @@ double exp_sum(T* x, Index padded, const simd::RowShift<T>& shift) {
 }
 
 template <class T>
+EntropySums entropy_sums(T* x, Index padded, const simd::RowShift<T>& shift, T max) {
+  constexpr Index chunk = PacketSum<T>::vectors * simd::lanes<T>;
+  const simd::ShiftedExp<T> shifted_exp(shift);
+  const auto largest = simd::fill<T>(max);
+  const auto farthest = simd::fill<T>(T(1e4));  // where exponentials are 0
+  LaneSum<T> exponentials, distances;
+  PacketSum<T> of_exponentials, of_distances;
+  for (Index begin = 0; begin < padded; begin += chunk) {
+    T* part = x + begin;
+    in_four_chains<T>(std::min(chunk, padded - begin), [&](Index i, Index c) {
+      const auto s = simd::load(part + c);
+      const auto e = shifted_exp(s);
+      simd::store(part + c, e);
+      of_exponentials.add(i, e);
+      of_distances.add(i, simd::pmul(e, simd::pmin(simd::psub(largest, s), farthest)));
+    });
+    of_exponentials.flush(exponentials);
+    of_distances.flush(distances);
+  }
+  return {exponentials.value(), distances.value()};
+}
+
+template <class T>
 double sink_term(double sink, const simd::RowShift<T>& shift) {
   const long double left_out =
       static_cast<long double>(shift.subtract) + shift.exponent * std::numbers::ln2_v<long double>;
@@ -140,6 +163,7 @@ template double exp_sum<float, Exponentials::keep>(float*, Index, const simd::Ro
 template Inverse<float> to_exponentials(float*, Index, float, bool, double);
 template Inverse<double> to_exponentials(double*, Index, double, bool, double);
 template double sink_term(double, const simd::RowShift<float>&);
+template EntropySums entropy_sums(float*, Index, const simd::RowShift<float>&, float);
 template struct OnlineSum<float>;
 template double row_max(const double*, Index);
 template LogitRange<double> logit_range(const double*, Index);
@@ -148,6 +172,7 @@ template double exp_sum<double, Exponentials::discard>(double*, Index,
                                                        const simd::RowShift<double>&);
 template double exp_sum<double, Exponentials::keep>(double*, Index, const simd::RowShift<double>&);
 template double sink_term(double, const simd::RowShift<double>&);
+template EntropySums entropy_sums(double*, Index, const simd::RowShift<double>&, double);
 template struct OnlineSum<double>;
 
 }  // namespace headfit

@@ -47,6 +47,15 @@ enum class Exponentials { discard, keep };
 template <class T, Exponentials what>
 double exp_sum(T* x, Index padded, const simd::RowShift<T>& shift);
 
+// Replaces logits by their exponentials. Returns the sum of these, as `exp_sum` does, and the sum of
+// exp(x - shift) (max - x), where a masked logit counts 0.
+struct EntropySums {
+  double exponentials;
+  double distances;
+};
+template <class T>
+EntropySums entropy_sums(T* x, Index padded, const simd::RowShift<T>& shift, T max);
+
 // exp(sink) / exp(shift), in double. A sink is a logit that only the denominator of a row has, -inf
 // for none.
 template <class T>

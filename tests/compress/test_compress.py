@@ -1,5 +1,6 @@
 """Maps that make a head smaller for every input."""
 
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -336,6 +337,23 @@ def test_maps_hold_up_to_the_length() -> None:
     assert still.kl < 0.1 * worst(still)
     assert worst(moving) < 0.5 * worst(still)
     assert worst(moving) < 2 * moving.kl
+
+
+def test_more_tokens_than_the_length_warn() -> None:
+    given = passages(18)[::3]
+    q, k = np.random.default_rng(0).normal(size=(2, 41, D))
+    with_rotary, without = (
+        compressed(given, dim=2, effort=0, **options)
+        for options in ({"position": "rope", "length": 40}, {})
+    )
+    assert with_rotary.length == 40
+    with pytest.warns(UserWarning, match="41 tokens, but the maps are meant for 40") as seen:
+        with_rotary.apply(q, k, position="rope")
+    assert [w.filename for w in seen] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with_rotary.apply(q[:40], k[:40], position="rope")
+        without.apply(q, k)
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,20 @@ def test_whole_heads_change_nothing(name, backend):
             torch.testing.assert_close(model(**given)[0], whole, atol=1e-4, rtol=1e-4)
 
 
+def test_more_tokens_than_the_length_warn():
+    model, given = transformer("llama", "sdpa"), tokens()
+    with torch.no_grad():
+        with ht.capture(model, statistics=False) as heads:
+            model(**given)
+        options = {"dim": 2, "effort": 0, "rotated": ht.rotary_position(model)}
+        found = hf.compress(heads.passages(), length=N, **options)
+        longer = torch.cat([given["input_ids"]] * 2, dim=1)
+        with ht.smaller_heads(model, found):
+            model(**given)
+            with pytest.warns(UserWarning, match=f"{2 * N} tokens, but the maps are meant for {N}"):
+                model(longer)
+
+
 def test_some_heads_of_hand_written_attention():
     model, x = Plain(), torch.randn(6, N, 32, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():

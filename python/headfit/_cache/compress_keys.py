@@ -139,7 +139,7 @@ def compress_keys(
     steps = effort_steps(effort, EFFORTS, least=0)
 
     def checked(own: Any) -> tuple[_Layer, _core.LatentOptions]:
-        layer = _Layer.divided(given_alone(own), rotated, shares, running.seed)
+        layer = _Layer.divided(given_alone(own), rotated, None, shares, running.seed)
         given = layer.key_heads, layer.dim, SHARE, bytes, rank, bits
         return layer, latent_options(*given, steps=steps, rows=ROWS, seed=running.seed)
 
@@ -182,14 +182,9 @@ class _Layer(Passages):
         kl, tv, attends = _core.compare_heads([a.core for a in originals], smaller, threads)
         longest, heads = max(a.n for a in originals), math.prod(originals[0].lead)
         rows = np.concatenate([np.tile(np.arange(a.n), heads) for a in originals])
-        tv_mean, tv_95, tv_worst, mean_kl = Closeness.of(kl[attends], tv[attends])
+        by_position = by_eighths(kl[attends], rows[attends], longest)
         return replace(
-            found,
-            kl=mean_kl,
-            tv_mean=tv_mean,
-            tv_95=tv_95,
-            tv_worst=tv_worst,
-            kl_by_position=by_eighths(kl[attends], rows[attends], longest),
+            found, **Closeness.of(kl[attends], tv[attends])._asdict(), kl_by_position=by_position
         )
 
 

@@ -141,7 +141,7 @@ def _checked(given: Any, shares: Any, seed: int) -> tuple[Passages, list[FloatAr
         raise InputError(
             f"passages must be pairs (heads, V), as layer_passages(values=True); got {shown(given)}"
         )
-    passages = Passages.divided(given_alone([pair[0] for pair in pairs]), None, shares, seed)
+    passages = Passages.divided(given_alone([pair[0] for pair in pairs]), None, None, shares, seed)
     values = [as_float_array(V, f"V of passage {i}") for i, (_, V) in enumerate(pairs)]
     for i, (attention, v) in enumerate(zip(passages.attentions, values, strict=True)):
         expected = (*attention.stored[1].shape[:-1], values[0].shape[-1])

@@ -154,19 +154,16 @@ class Sizes:
             for name, maps in {**of_size.candidates, "taken": of_size.maps}.items():
                 if not name.startswith(SMALLER):
                     curves.setdefault(name, {})[d] = self._judged(maps, parts.held_out)
-        closeness = curves["taken"][dim]
         return Compressed(
             **self._stored(size.maps)._asdict(),
             dim=dim,
             original_dim=self.passages.dim,
             original_scale=self.passages.scale,
             rotary=self.passages.rotary is not None,
-            tv_mean=closeness.tv_mean,
-            tv_95=closeness.tv_95,
-            tv_worst=closeness.tv_worst,
-            kl=closeness.kl_mean,
+            length=self.passages.length,
+            **curves["taken"][dim]._asdict(),
             calibration_kl=0.0 if dim == self.passages.dim else self._value(size.maps),
-            validation_kl=size.judged.kl_mean if parts.validation.size else math.nan,
+            validation_kl=size.judged.kl if parts.validation.size else math.nan,
             taken=size.taken,
             reached=tv is None or size.judged.tv_mean <= tv,
             stopped=self.stopped,

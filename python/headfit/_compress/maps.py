@@ -77,7 +77,12 @@ class Closeness(NamedTuple):
     tv_mean: float
     tv_95: float
     tv_worst: float
-    kl_mean: float
+    kl: float
+
+    @property
+    def kl_mean(self) -> float:
+        """The divergence, by its name in curves."""
+        return self.kl
 
     @classmethod
     def of(cls, kl: FloatArray, tv: FloatArray) -> Self:

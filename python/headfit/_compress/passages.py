@@ -1,5 +1,6 @@
 """The passages of a head: what users pass, checked once, and how they are divided."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -88,6 +89,7 @@ class Passages:
 
     attentions: tuple[Attention, ...]
     rotary: Rotary | None
+    length: int  # of the longest passage for which maps are meant
     moves: int  # how many attentions are one passage
     parts: Parts
 
@@ -116,7 +118,7 @@ class Passages:
             for place in own
         )
         parts = Parts.of(len(heads), *shares, as_generator(seed))
-        return cls(tuple(moved), rotary, moves, parts)
+        return cls(tuple(moved), rotary, length, moves, parts)
 
     @property
     def dim(self) -> int:
@@ -144,8 +146,9 @@ class Passages:
 
     @classmethod
     def divided(
-        cls, given: Sequence[Attention], rotated: Any, shares: tuple[float, float], seed: int
-    ) -> Self:
+        cls, given: Sequence[Attention], rotated: Any, length: Any, shares: tuple[float, float],
+        seed: int,
+    ) -> Self:  # fmt: skip
         """Check passages; `rotated` are positions that have been applied already."""
         check_same_head(given)
         keys, rotary = {a.stored[1].shape[:-2] for a in given}, common_rotary(given, rotated)
@@ -155,7 +158,7 @@ class Passages:
             )
         passages = tuple(rotated_float32(attention, i) for i, attention in enumerate(given))
         parts = Parts.of(len(given), *shares, as_generator(seed))
-        return cls(passages, rotary, 1, parts)
+        return cls(passages, rotary, checked_length(length, given, rotary), 1, parts)
 
     @property
     def position(self) -> tuple[str, tuple[float, ...]] | None:
@@ -285,6 +288,16 @@ def checked_length(length: Any, passages: Sequence[Attention], rotary: Rotary | 
             raise InputError("length must go with rotary positions, which are moved up to it")
         return longest
     return 2 * longest if length is None else as_count(length, "length", longest)
+
+
+def warn_beyond(count: int, length: int, is_rotary: bool, levels: int) -> None:
+    """Warn of more tokens than what maps after rotary positions are meant for."""
+    if is_rotary and count > length:
+        warnings.warn(
+            f"a passage has {count} tokens, but the maps are meant for {length}: they have "
+            "not seen such positions",
+            stacklevel=levels,
+        )
 
 
 def moved_by(count: int, attention: Attention, rotary: Rotary | None) -> Attention:

@@ -15,6 +15,7 @@ from headfit._base.calls import standard_arithmetic
 from headfit._base.display import data_frame, named, plain_dict
 from headfit._base.files import write_head
 from headfit._compress.maps import StoredMaps
+from headfit._compress.passages import warn_beyond
 from headfit._shrink.result import Result, ResultByName, TvCurve
 from headfit.errors import InputError
 
@@ -46,6 +47,8 @@ class Compressed(Result):
         Of the maps, and of the mapped queries and keys.
     rotary : bool
         Whether the passages had rotary positions. The maps act after them.
+    length : int
+        Of the longest passage: with rotary positions that of the call, up to which the maps hold.
     tv_mean, tv_95, tv_worst : float
         Total variation from the original over the rows of the held-out passages, wherever they
         stand, for what is stored: mean, 95th percentile and largest.
@@ -81,6 +84,7 @@ class Compressed(Result):
     original_scale: float
     dtype: str
     rotary: bool
+    length: int
     tv_mean: float
     tv_95: float
     tv_worst: float
@@ -137,6 +141,11 @@ class Compressed(Result):
         ------
         InputError
             For arguments that do not fit, or a head of another size.
+
+        Warns
+        -----
+        UserWarning
+            With rotary positions, for more keys than `length`.
         """
         if "scale" in options:
             raise InputError("scale must not be given: it is part of P_q")
@@ -149,6 +158,7 @@ class Compressed(Result):
                 f"Q must have head size {self.original_dim} and leading axes {lead}; "
                 f"got {attention.dim} and {attention.lead}"
             )
+        warn_beyond(attention.m, self.length, self.rotary, 4)
         return StoredMaps(self.P_q, self.P_k, self.dtype).smaller(attention.rotated())
 
     def check_scale(self, scale: float) -> None:

@@ -1,7 +1,6 @@
 """A key head with its query heads in some passages, and the maps that a fit starts from."""
 
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,7 @@ from headfit._attention.attention import Attention
 from headfit._base.machine import require_memory
 from headfit._base.positions import as_rotary, turn
 from headfit._compress.free_maps import ClosedForm, Moment
-from headfit._compress.passages import Passages, checked_length, given_alone, with_shared_keys
+from headfit._compress.passages import Passages, with_shared_keys
 from headfit.errors import InputError
 
 MOVES = 32  # of the positions of passages, over which second moments are averaged
@@ -42,20 +41,8 @@ def _seen(attention: Attention) -> NDArray[np.bool_]:
     return seen
 
 
-@dataclass(frozen=True)
 class Group(Passages):
-    """Passages, and the number of tokens for which an index is meant."""
-
-    length: int
-
-    @classmethod
-    def checked(
-        cls, passages: Any, rotated: Any, length: Any, shares: tuple[float, float], seed: int
-    ) -> Self:
-        """Check passages and the length."""
-        given = [of_one_group(a, i) for i, a in enumerate(given_alone(passages))]
-        own = Passages.divided(given, rotated, shares, seed)
-        return cls(**vars(own), length=checked_length(length, given, own.rotary))
+    """Passages of a key head, which an index is fitted to."""
 
     @property
     def reach(self) -> int:

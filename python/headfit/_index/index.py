@@ -14,10 +14,10 @@ from headfit._base.arguments import LARGEST, as_choice, as_count, check_between
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import PositionLike, Seed
 from headfit._compress.maps import split
-from headfit._compress.passages import checked_shares, of_each
+from headfit._compress.passages import checked_shares, given_alone, of_each
 from headfit._fit.learned import effort_steps
 from headfit._index.formats import DTYPES
-from headfit._index.group import Group
+from headfit._index.group import Group, of_one_group
 from headfit._index.indexes import Indexes
 from headfit._index.quality import IndexCurve
 from headfit._index.result import Index
@@ -171,7 +171,8 @@ def index(
     dtypes = [as_choice(kind, "curve_dtypes", tuple(DTYPES)) for kind in kinds]
 
     def checked(own: Any) -> Group:
-        group = Group.checked(own, rotated, length, shares, running.seed)
+        given = [of_one_group(a, i) for i, a in enumerate(given_alone(own))]
+        group = Group.divided(given, rotated, length, shares, running.seed)
         if bound is None:
             as_count(8 if dim is None else dim, "dim", 1, group.dim)
         checked_sizes(curve_dims, "curve_dims", group.dim)

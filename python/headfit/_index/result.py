@@ -1,7 +1,6 @@
 """The index of one key head: what it finds, and how much of the attention that is."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,7 @@ from headfit._base.tolerances import KernelLike
 from headfit._base.types import Seed
 from headfit._cache.stored import Stored, check_position, check_same_position, write
 from headfit._compress.maps import StoredMaps
-from headfit._compress.passages import given_alone, rotated_float32
+from headfit._compress.passages import given_alone, rotated_float32, warn_beyond
 from headfit._fit.fit import fit
 from headfit._fit.result import Fit
 from headfit._index.formats import DTYPES, key_bytes
@@ -430,12 +429,7 @@ class Index(Stored):
                 f"Q must have {len(self.P_q)} heads of size {len(self.P_k)}; got {heads} of size "
                 f"{attention.dim}"
             )
-        if attention.m > self.length and self.position is not None:
-            warnings.warn(
-                f"a passage has {attention.m} tokens, but the index is meant for {self.length}: "
-                "its maps have not seen such positions",
-                stacklevel=4,
-            )
+        warn_beyond(attention.m, self.length, self.position is not None, 5)
         return attention
 
     def _facts(self) -> dict[str, str]:

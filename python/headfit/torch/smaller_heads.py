@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from headfit._base.arguments import shown
+from headfit._compress.passages import warn_beyond
 from headfit._compress.result import Compressed
 from headfit.errors import CaptureError, InputError
 from headfit.torch.running import Running
@@ -192,6 +193,8 @@ class _LayerMaps:
         if place not in self._tensors:
             maps = self._numbers(shape, scale)
             self._tensors[place] = [torch.from_numpy(x).to(query) for x in maps]
+        for head in self.heads.values():
+            warn_beyond(key.shape[-2], head.length, head.rotary, 2)
         for_queries, for_keys = self._tensors[place]
         return query @ for_queries, key @ for_keys
 

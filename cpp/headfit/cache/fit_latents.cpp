@@ -14,13 +14,13 @@ constexpr double largest_rate = 0.03;
 // The loss of a start from which steps may be so large; those from a smaller one are as much smaller as
 // what is to be mended, but not below a tenth.
 constexpr double usual_loss = 0.03;
-constexpr Index warm_up = 10;  // steps over which the rate rises
+constexpr Index warm_up = 10;  // steps
 constexpr Index look_every = 40;  // steps
 constexpr float least_spread = 1e-2f;  // of a number of the keys, as a share of the mean
 
-class Descent {
+class LatentDescent {
  public:
-  Descent(const KeyLoss& loss, const LayerPassages& layer, const LatentOptions& options)
+  LatentDescent(const KeyLoss& loss, const LayerPassages& layer, const LatentOptions& options)
       : loss_(loss),
         spectrum_(layer.spectrum),
         fitted_(loss.passages() - layer.choosing),
@@ -31,32 +31,25 @@ class Descent {
   LatentResult run() {
     const Stopwatch stopwatch;
     LatentResult result = principal_result(spectrum_, options_);
-    LatentMaps maps = result.maps;
     format_ = result.format;
-    result.start = result.loss = start_loss_ = validated(maps);
-    LatentMaps gradient = maps, size = units(maps);
-    descent::Adam<LatentMaps> adam(LatentMaps::zero(maps.encode.rows(), maps.encode.cols()));
-    for (Index step = 0; step < options_.steps; ++step) {
-      checkpoint();
-      gradient.for_each([](Matrix<float>& g) { g.setZero(); });
+    const auto judge = [&](const LatentMaps& maps) { return validated(maps); };
+    const auto add = [&](const LatentMaps& maps, LatentMaps& gradient) {
       loss_.evaluate(maps, format_, any_rows(), &gradient, work_);
-      adam.advance(maps, gradient, size, rate_at(step));
-      if ((step + 1) % look_every != 0 && step + 1 != options_.steps) continue;
-      const double now = validated(maps);
-      if (!(now < result.loss)) continue;
-      result.loss = now;
-      result.maps = maps;
-    }
+    };
+    result.start = judge(result.maps);
+    const double near = std::clamp(std::sqrt(result.start / usual_loss), 0.1, 1.0);
+    const auto best =
+        descent::best_by_adam<LatentMaps>({result.maps, result.start}, units(result.maps),
+                                          {options_.steps, largest_rate * near, warm_up,
+                                           look_every},
+                                          add, judge);
+    result.maps = best.maps;
+    result.loss = best.loss;
     result.seconds = stopwatch.seconds();
     return result;
   }
 
  private:
-  double rate_at(Index step) const {
-    const double near = std::clamp(std::sqrt(start_loss_ / usual_loss), 0.1, 1.0);
-    return largest_rate * near * descent::step_share(step, options_.steps, warm_up);
-  }
-
   // What a step of each number is a share of. Where a number of the keys varies more, its column of
   // `decode` and of the mean takes longer steps and its row of `encode` shorter ones, so that a descent
   // does not depend on the units of the keys.
@@ -97,7 +90,6 @@ class Descent {
   Index fitted_, first_choosing_;
   const LatentOptions& options_;
   LatentFormat format_;
-  double start_loss_ = 0;
   descent::RowSamples samples_;
   KeyLoss::Work work_;
 };
@@ -137,7 +129,7 @@ LatentResult fit_latents(const LayerPassages& layer, const LatentOptions& option
     throw InputError("the principal components must be those of keys of " +
                      std::to_string(loss.width()) + " numbers");
   }
-  return Descent(loss, layer, options).run();
+  return LatentDescent(loss, layer, options).run();
 }
 
 std::vector<LatentResult> fit_layers(std::span<const LayerPassages> layers,

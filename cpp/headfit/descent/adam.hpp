@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "headfit/base/checkpoint.hpp"
 #include "headfit/base/types.hpp"
 
 namespace headfit::descent {
@@ -48,5 +49,43 @@ class Adam {
   Maps first_, second_;
   int steps_ = 0;
 };
+
+struct AdamSchedule {
+  Index steps;
+  double largest_rate;
+  Index warm_up;  // steps over which the rate rises
+  Index look_every;  // steps
+};
+
+template <class Maps>
+struct JudgedMaps {
+  Maps maps;
+  double loss;
+};
+
+// Descends from a start, and returns the maps that are judged best: the start, or those after every few
+// steps. add_gradient(maps, gradient) adds to a gradient of zeros; judge(maps) returns their loss.
+template <class Maps, class AddGradient, class Judge>
+JudgedMaps<Maps> best_by_adam(const JudgedMaps<Maps>& start, Maps unit,
+                              const AdamSchedule& schedule, const AddGradient& add_gradient,
+                              const Judge& judge) {
+  const auto set_zero = [](auto& x) { x.setZero(); };
+  JudgedMaps<Maps> best = start;
+  Maps maps = start.maps, gradient = start.maps;
+  gradient.for_each(set_zero);
+  Adam<Maps> adam(gradient);
+  for (Index step = 0; step < schedule.steps; ++step) {
+    checkpoint();
+    gradient.for_each(set_zero);
+    add_gradient(maps, gradient);
+    const double share = step_share(step, schedule.steps, schedule.warm_up);
+    adam.advance(maps, gradient, unit, schedule.largest_rate * share);
+    const bool is_last = step + 1 == schedule.steps;
+    if ((step + 1) % schedule.look_every != 0 && !is_last) continue;
+    const double loss = judge(maps);
+    if (loss < best.loss) best = {maps, loss};
+  }
+  return best;
+}
 
 }  // namespace headfit::descent

@@ -23,47 +23,43 @@ struct StackedMaps {
   }
 };
 
-class Descent {
+class GroupDescent {
  public:
-  Descent(const IndexPassages& given, const Matrix<float>& start, const IndexOptions& options,
-          const IndexDescent& settings)
+  GroupDescent(const IndexPassages& given, const Matrix<float>& start, const IndexOptions& options,
+               const IndexDescent& settings)
       : given_(given),
         options_(options),
         settings_(settings),
         size_(given.passages[0].q.cols),
         fitted_(static_cast<Index>(given.passages.size()) - given.choosing),
-        maps_{start},
+        start_{start},
         samples_(settings.seed) {}
 
   IndexResult run() {
     const Stopwatch stopwatch;
-    IndexResult result;
-    result.maps = maps_.all;
-    result.start = result.loss = validated();
-    StackedMaps gradient{maps_.all}, unit = units();
-    descent::Adam<StackedMaps> adam(
-        StackedMaps{Matrix<float>::Zero(maps_.all.rows(), maps_.all.cols())});
-    for (Index step = 0; step < settings_.steps; ++step) {
-      checkpoint();
-      const LogitSource<float>& passage =
-          given_.passages[static_cast<std::size_t>(samples_.below(fitted_))];
-      const std::vector<Index>& rows = samples_.random(settings_.rows, passage.q.rows);
-      const Index moved = given_.reach > 0 ? samples_.below(given_.reach + 1) : 0;
-      loss_.evaluate(passage, moved_by(maps_.all, moved, true), options_, rows, &gradient.all);
-      gradient.all = moved_by(gradient.all, moved, false);
-      const double share = descent::step_share(step, settings_.steps, warm_up);
-      adam.advance(maps_, gradient, unit, largest_rate * share);
-      if ((step + 1) % look_every != 0 && step + 1 != settings_.steps) continue;
-      const double now = validated();
-      if (!(now < result.loss)) continue;
-      result.loss = now;
-      result.maps = maps_.all;
-    }
-    result.seconds = stopwatch.seconds();
-    return result;
+    const auto judge = [&](const StackedMaps& maps) { return validated(maps); };
+    const auto add = [&](const StackedMaps& maps, StackedMaps& gradient) {
+      set_gradient(maps.all, gradient.all);
+    };
+    const double start = judge(start_);
+    const auto best =
+        descent::best_by_adam<StackedMaps>({start_, start}, units(),
+                                           {settings_.steps, largest_rate, warm_up, look_every},
+                                           add, judge);
+    return {best.maps.all, start, best.loss, stopwatch.seconds()};
   }
 
  private:
+  // That of some rows of a passage, anywhere that it may be moved to.
+  void set_gradient(const Matrix<float>& maps, Matrix<float>& gradient) {
+    const LogitSource<float>& passage =
+        given_.passages[static_cast<std::size_t>(samples_.below(fitted_))];
+    const std::vector<Index>& rows = samples_.random(settings_.rows, passage.q.rows);
+    const Index moved = given_.reach > 0 ? samples_.below(given_.reach + 1) : 0;
+    loss_.evaluate(passage, moved_by(maps, moved, true), options_, rows, &gradient);
+    gradient = moved_by(gradient, moved, false);
+  }
+
   // A passage that is moved by some tokens has all queries and keys turned by the same angles. Its
   // products are those of the passage as it is with maps that are turned back.
   Matrix<float> moved_by(const Matrix<float>& maps, Index tokens, bool back) const {
@@ -84,7 +80,7 @@ class Descent {
 
   // The length of a step of each number: shorter where the numbers that it multiplies are large.
   StackedMaps units() const {
-    StackedMaps unit{maps_.all};
+    StackedMaps unit = start_;
     const LogitSource<float>& first = given_.passages[0];
     for (Index h = 0; h <= first.q.count; ++h) {
       const MatrixView<float> x = h < first.q.count ? first.q[h] : first.k[0];
@@ -99,7 +95,7 @@ class Descent {
   }
 
   // Passages where they are, and moved as far as they may be.
-  double validated() {
+  double validated(const StackedMaps& maps) {
     double sum = 0;
     Index count = 0;
     for (std::size_t p = static_cast<std::size_t>(given_.choosing > 0 ? fitted_ : 0);
@@ -108,7 +104,7 @@ class Descent {
       const std::vector<Index>& rows = samples_.even(settings_.validated_rows, passage.q.rows);
       for (Index moved = 0; moved <= given_.reach; moved += std::max<Index>(1, given_.reach)) {
         checkpoint();
-        sum += loss_.evaluate(passage, moved_by(maps_.all, moved, true), options_, rows, nullptr);
+        sum += loss_.evaluate(passage, moved_by(maps.all, moved, true), options_, rows, nullptr);
         ++count;
       }
     }
@@ -119,7 +115,7 @@ class Descent {
   const IndexOptions& options_;
   const IndexDescent& settings_;
   Index size_, fitted_;
-  StackedMaps maps_;
+  StackedMaps start_;
   descent::RowSamples samples_;
   IndexLoss loss_;
 };
@@ -141,7 +137,7 @@ IndexResult fit_index(const IndexPassages& given, const Matrix<float>& start,
   if (start.rows() != (first.q.count + 1) * first.q.cols || start.cols() < 1) {
     throw InputError("maps must have rows for each query head and for the keys");
   }
-  return Descent(given, start, options, descent).run();
+  return GroupDescent(given, start, options, descent).run();
 }
 
 std::vector<IndexResult> fit_indexes(std::span<const IndexPassages> groups,

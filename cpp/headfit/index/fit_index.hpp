@@ -35,7 +35,7 @@ struct IndexResult {
 
 // What is descended: with F the free keys of a row, p the mean attention of the query heads and s the
 // scores, the cross-entropy - sum_F p log softmax_F(s), summed over rows and divided by the sum of p.
-// Adds the gradient by the maps where that is not null.
+// Writes the gradient by the maps where that is not null.
 class IndexLoss {
  public:
   // The maps are those of the passage as it is.

@@ -1,18 +1,13 @@
 #include <cmath>
 
 #include "headfit/base/linear_algebra.hpp"
+#include "headfit/descent/row_divergence.hpp"
 #include "headfit/index/fit_index.hpp"
 
 namespace headfit {
 
 using index::hidden;
 using index::part_of;
-namespace {
-
-// Products this far below the largest of a row count as if they were no further below.
-constexpr float negligible = 69;
-
-}  // namespace
 
 double IndexLoss::evaluate(const LogitSource<float>& passage, const Matrix<float>& maps,
                            const IndexOptions& options, std::span<const Index> rows,
@@ -82,7 +77,7 @@ void IndexLoss::to_exponentials(Index h, float* x, const FreeKeys& free, IndexFo
       [&](Index first, Index count) { top = std::max(top, part_of(x, first, count).maxCoeff()); });
   free.for_each([&](Index first, Index count) {
     auto part = part_of(x, first, count);
-    part = (part == hidden).select(0.0f, (part - top).max(-negligible).exp());
+    part = (part == hidden).select(0.0f, (part - top).max(-descent::negligible<float>).exp());
     sum += part.sum();
   });
   free.for_kept([&](Index c) { kept += std::exp(x[c] - most); });

@@ -1,5 +1,5 @@
 # The Python package holds the whole core once for each CPU level that it is built for, and takes
-# the best that the machine can run when it is imported (python/headfit/_base/cpu_level.py). A build
+# the best that the machine can run when it is imported (python/headfit/_build.py). A build
 # from source is for this machine; wheels are built for all levels.
 include(CheckCXXSourceCompiles)
 check_cxx_source_compiles("

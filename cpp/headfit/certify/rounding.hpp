@@ -147,9 +147,9 @@ struct DotBound {
 
   double radius(double scale, double q_norm, double k_norm) const {
     if (!(relative < no_bound)) return no_bound;
-    const double size = product_above(std::abs(scale), q_norm, k_norm);
+    const double largest_logit = product_above(std::abs(scale), q_norm, k_norm);
     // The last factor covers the five roundings of this formula itself.
-    return (relative * size + absolute * (1 + k_norm)) *
+    return (relative * largest_logit + absolute * (1 + k_norm)) *
            (1 + 8 * std::numeric_limits<double>::epsilon());
   }
 };
@@ -186,14 +186,14 @@ inline double float32_kernels_radius(double scale, Index depth, int sum_bits, do
   const double d = static_cast<double>(depth);
   const double s = std::abs(scale);
   const double relative = gamma_above<float>(d + 9 + truncated_roundings(depth, sum_bits));
-  const double size = product_above(s, q_norm, k_norm);
-  for (const double reached : {size, q_norm, k_norm, product_above(1, q_norm, k_norm),
+  const double largest_logit = product_above(s, q_norm, k_norm);
+  for (const double reached : {largest_logit, q_norm, k_norm, product_above(1, q_norm, k_norm),
                                product_above(s, q_norm, 1), product_above(s, 1, k_norm)}) {
     if (!(reached < largest)) return no_bound;
   }
   if (!(s >= least && s < largest && relative < no_bound)) return no_bound;
   const double absolute = 16 * d * least * (1 + s) * (1 + q_norm + k_norm);
-  return (relative * size + absolute) * (1 + 16 * std::numeric_limits<double>::epsilon());
+  return (relative * largest_logit + absolute) * (1 + 16 * std::numeric_limits<double>::epsilon());
 }
 
 }  // namespace headfit

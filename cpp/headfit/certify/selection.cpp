@@ -213,8 +213,8 @@ class SelectionFold : public WholeRows<double> {
     const DotBound bound = DotBound::of<T>(heads.q.cols, heads.q.cols + 2);
     const double radius = bound.radius(heads.scale, q, k), cap = all_.softcap;
     if (cap == 0) return radius;
-    const double size = std::min(cap, product_above(std::abs(heads.scale), q, k) + radius);
-    return next_up(radius + 8 * std::numeric_limits<double>::epsilon() * size +
+    const double largest_logit = std::min(cap, product_above(std::abs(heads.scale), q, k) + radius);
+    return next_up(radius + 8 * std::numeric_limits<double>::epsilon() * largest_logit +
                    4 * (1 + cap) * std::numeric_limits<double>::min()) *
            (1 + 4 * std::numeric_limits<double>::epsilon());
   }

@@ -125,7 +125,7 @@ bool panel_exceeds(Index depth, const QueryGroup<T>& a, const T* b, const T* lim
   PanelSums<T> sum;
   add_products(depth, a, b, sum);
   simd::AnyAbove<T> above;
-  for (int r = 0; r < sum.rows; ++r) {  // comparing both vectors apart takes 1.16 times as long
+  for (int r = 0; r < sum.rows; ++r) {  // one comparison for both vectors
     above.look(simd::pmax(sum.at[r][0], sum.at[r][1]), simd::fill<T>(limits[r]));
     if constexpr (with_lowest) {
       T* place = lowest + r * B::lanes;

@@ -32,10 +32,10 @@ void BlockSource<T>::open(const RowBlock& block) {
 
 template <class T>
 bool BlockSource<T>::may_overflow(Index head, T q_max) const {
-  const double size = static_cast<double>(source_.q.cols) * static_cast<double>(q_max) *
-                      std::max(keys_.max_abs(head / source_.group), 1.0) *
-                      std::max(std::abs(source_.scale), 1.0);
-  return !(size < static_cast<double>(std::numeric_limits<T>::max()) / 16);
+  const double largest_sum = static_cast<double>(source_.q.cols) * static_cast<double>(q_max) *
+                             std::max(keys_.max_abs(head / source_.group), 1.0) *
+                             std::max(std::abs(source_.scale), 1.0);
+  return !(largest_sum < static_cast<double>(std::numeric_limits<T>::max()) / 16);
 }
 
 template <class T>

@@ -251,7 +251,7 @@ class BlockWorker : private BlockSource<T> {
     for (Index p = cols.begin / B::panel; p <= last; ++p) {
       const T* panel = this->panel(block, p);
       const T* next = this->panel(block, std::min(p + 1, last));
-      // One checkpoint for all groups of the panel: one for each group slows scans by a quarter.
+      // One checkpoint for all groups of the panel: one for each group would slow scans.
       this->checkpoints_.after(groups * this->group_products());
       for (Index g = 0; g < groups; ++g) {
         ask_for(next + g * part, part);

@@ -17,9 +17,8 @@ void check_keys(const Target& target, const MatrixView<double>& keys) {
 }
 
 // How many rows are solved at a time and share their scans. These are enough for two threads to
-// scan at full speed; more rows only spill into slower caches (n=4096, k=8, d=96, one thread: 192
-// rows take 7% longer, 48 take 3% less). The number does not depend on that of the threads, since
-// the number of scans would then depend on it too.
+// scan at full speed; more rows only spill into slower caches. The number does not depend on that of
+// the threads, since the number of scans would then depend on it too.
 constexpr Index rows_at_once = 96;
 constexpr Index block_rows = 24;  // of a scan; small, so that no thread waits long for another
 static_assert(block_rows % Blocking<double>::row_group == 0);

@@ -26,8 +26,7 @@ void DifferenceFactor::reserve(int dim) {
 // Computes x -= [Q; C] Q' (upper half of x), a few columns at a time, so that they are still in the
 // nearest cache when they are subtracted.
 void DifferenceFactor::project(Eigen::VectorXd& x) {
-  // With 50 to 75 columns and d=96, 8 columns at a time take 20% longer, and all at once 12% to
-  // 30%.
+  // At d = 96 fewer columns at a time take longer, and so do all at once.
   constexpr int width = 16;
   for (int j = 0; j < size_; j += width) {
     const int count = std::min(width, size_ - j);
@@ -42,7 +41,7 @@ void DifferenceFactor::project(Eigen::VectorXd& x) {
 // Repeats the Gram-Schmidt step while it cancels much of the vector. One repeat restores
 // orthogonality, unless z is rounding noise; then one more does not matter. The step is repeated if
 // the norm falls below 0.3 times its value, about two bits. With one bit (0.5) most steps were
-// repeated once the basis was nearly full, and rows with d=96 took 6% longer.
+// repeated once the basis was nearly full.
 double DifferenceFactor::reorthogonalize(double before, Eigen::VectorXd& x) {
   double norm = x.head(dim_).norm();
   for (int pass = 0; pass < 2 && norm < 0.3 * before; ++pass) {

@@ -29,8 +29,8 @@ class Projection(Method):
         The entries of the random projection. Rademacher keys have equal norms, so that the
         logits of a support carry less noise.
     factor : "identity" or "svd", default "identity"
-        How the target logits are factored. "svd" costs O(n**3) and needs a bound on the nonzeros
-        per column as well; it is meant for comparison.
+        How the target logits are factored. "svd" takes O(n**3) time and O(n**2) memory and needs a
+        bound on the nonzeros per column as well; it is meant for comparison.
 
     Raises
     ------

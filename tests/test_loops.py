@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import headfit as hf
 
@@ -59,6 +60,23 @@ def fitted(method: Any, dim: int, **options: Any) -> Callable[[], Any]:
     return lambda: hf.fit(pattern(), dim=dim, method=method, rng=0, num_threads=1, **options)
 
 
+def of_an_index(work: Callable[[hf.results.Index, hf.Attention], Any]) -> Callable[[], Any]:
+    rng = np.random.default_rng(1)
+    given = [tuple(pair) for pair in rng.normal(size=(4, 2, 60, 4))]
+    found = hf.index(given, dim=2, keys=9, window=2, first=1, effort=0)
+    return lambda: work(found, head())
+
+
+def captured() -> Any:
+    torch = pytest.importorskip("torch")
+    import headfit.torch as ht
+
+    layer = torch.nn.MultiheadAttention(8, num_heads=2, batch_first=True).eval()
+    with ht.capture(layer) as heads, torch.no_grad():
+        layer(*[torch.randn(1, N, 8, generator=torch.Generator().manual_seed(0))] * 3)
+    return heads.table(), heads.passages()
+
+
 def of_a_mask() -> Any:
     return hf.patterns.from_mask(hf.patterns.band(N, 2).astype(bool))
 
@@ -78,6 +96,13 @@ WORK: dict[str, Callable[[], Any]] = {
     "compress keys": lambda: hf.compress_keys({0: [head(), head()]}, bits=4, effort=1),
     "compress values": lambda: hf.compress_values({0: [(head(), head().K)] * 2}, bits=4),
     "index": lambda: hf.index([head(), head()], dim=2, keys=9, window=2, first=1, effort=1),
+    "select": of_an_index(lambda found, given: found.select(given)),
+    "judge an index": of_an_index(lambda found, given: found.judge([given])),
+    "certify an index": of_an_index(lambda found, given: found.certify(given)),
+    "limits of an index": of_an_index(lambda found, given: found.limits(given, time_limit=5)),
+    "a sparse matrix of lists": lambda: hf.Target(sp.lil_array(hf.patterns.band(N, 1))),
+    "a picture": lambda: hf.plot.attention(head()),
+    "capture": captured,
     "neighbours": lambda: hf.patterns.knn(np.random.default_rng(0).normal(size=(N, 3)), 4, rng=0),
     "window and global": lambda: hf.patterns.window_global(N, 3, 2),
     "tree": lambda: hf.patterns.tree(N),

@@ -6,6 +6,7 @@ moves an entry. Therefore every sparse argument and every sparse file is checked
 
 import copy
 import os
+from itertools import chain
 from typing import IO, Any
 
 import numpy as np
@@ -153,7 +154,7 @@ def _with_checked_indices(x: Any) -> Any:
         data, coords = x.data[inside], (rows[inside], columns[inside])
     else:
         if x.format == "lil":
-            _integers([column for row in x.rows for column in row], "columns")
+            _integers([*chain.from_iterable(x.rows)], "columns")
         for place in zip(*x.keys(), strict=True) if x.format == "dok" else ():
             _integers(list(place), "coordinates")
         data, coords = (entries := x.tocoo()).data, entries.coords

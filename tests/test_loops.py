@@ -67,6 +67,11 @@ def of_an_index(work: Callable[[hf.results.Index, hf.Attention], Any]) -> Callab
     return lambda: work(found, head())
 
 
+def drawn() -> Any:
+    pytest.importorskip("matplotlib")
+    return hf.plot.attention(head())
+
+
 def captured() -> Any:
     torch = pytest.importorskip("torch")
     import headfit.torch as ht
@@ -101,7 +106,7 @@ WORK: dict[str, Callable[[], Any]] = {
     "certify an index": of_an_index(lambda found, given: found.certify(given)),
     "limits of an index": of_an_index(lambda found, given: found.limits(given, time_limit=5)),
     "a sparse matrix of lists": lambda: hf.Target(sp.lil_array(hf.patterns.band(N, 1))),
-    "a picture": lambda: hf.plot.attention(head()),
+    "a picture": drawn,
     "capture": captured,
     "neighbours": lambda: hf.patterns.knn(np.random.default_rng(0).normal(size=(N, 3)), 4, rng=0),
     "window and global": lambda: hf.patterns.window_global(N, 3, 2),

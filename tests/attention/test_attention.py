@@ -1302,6 +1302,17 @@ def test_stats_without_shares() -> None:
     assert stats.entropy.shape == (2, 4)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("m", [20, 100])  # a row that is compared at once, and one in bins
+def test_a_share_that_equal_weights_hold_exactly(m: int, dtype: str) -> None:
+    for logit in np.linspace(-3, 3, 41):
+        q, k = np.full((1, 1), logit, dtype), np.ones((m, 1), dtype)
+        for shares in ((0.05, 0.25, 0.5, 0.75, 0.95), (0.5, 1.0)):
+            stats = hf.attention_stats(q, k, scale=1, shares=shares)
+            expected = np.rint(m * np.array(shares))
+            np.testing.assert_array_equal(stats.keys_for_share[0], expected)
+
+
 @pytest.mark.parametrize("n", [5, 999, 1000])
 def test_a_full_share_is_at_most_all_keys(n: int) -> None:
     x = RNG(8).standard_normal((n, 8)).astype(np.float32)

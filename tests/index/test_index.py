@@ -320,7 +320,7 @@ def test_longer_passages_warn() -> None:
         "judge": lambda it, x, y: it.judge([(x, y)]),
     }
     for call in calls.values():
-        with pytest.warns(UserWarning, match="70 tokens, but the maps are meant for 60") as seen:
+        with pytest.warns(UserWarning, match="more than the 60 tokens") as seen:
             call(with_rotary, q, k)
         assert [w.filename for w in seen] == [__file__]
         with warnings.catch_warnings():

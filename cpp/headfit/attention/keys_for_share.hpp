@@ -9,10 +9,12 @@
 #include <numeric>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "headfit/base/types.hpp"
 #include "headfit/simd/bits.hpp"
+#include "headfit/simd/sums.hpp"
 
 namespace headfit {
 
@@ -50,10 +52,19 @@ class KeysForShare {
       bins_[b].sum += bins_[count_ + b].sum;
       bins_[b].number += bins_[count_ + b].number;
     }
+    whole_ = sum;
+    if constexpr (sizeof(T) == 4) {  // `sum` was partly added in float
+      LaneSum<T> exact;
+      for (Index c = 0; c < padded; c += lanes) exact.add(simd::load(weights + c));
+      whole_ = exact.value();
+    }
   }
 
-  // The fewest weights whose sum reaches `wanted`; all where rounding leaves their sum below it.
-  Index reaching(double wanted) {
+  // The fewest weights that hold a share of the sum; all where rounding leaves their sum below it.
+  Index holding(double share) {
+    // Rounding must not ask for one more where a share is reached exactly, as with equal weights.
+    constexpr double rounding = 1e-12;
+    double wanted = share < 1 ? share * whole_ * (1 - rounding) : whole_;
     Index before = 0;
     for (std::size_t b = 0; b < count_; ++b) {
       if (bins_[b].sum >= wanted) return before + fewest_reaching(weights_of(b), wanted);
@@ -132,6 +143,7 @@ class KeysForShare {
   double rest_;
   std::span<const T> weights_;
   T least_ = 0;
+  double whole_ = 0;  // of which shares are taken
   Bits highest_ = 0;
   std::size_t count_ = 0;
   std::vector<Bin> bins_;

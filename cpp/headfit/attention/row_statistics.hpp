@@ -44,7 +44,7 @@ class RowStatistics {
     write(place, std::max(0.0, entropy), 1 / relative * whole.key_mass, whole);
     if (!out_.shares.empty()) {
       for_share_.start(x, padded, sum, static_cast<T>(largest));
-      for (const double share : out_.shares) *counts++ = for_share_.reaching(share * sum);
+      for (const double share : out_.shares) *counts++ = for_share_.holding(share);
     }
     return {sum, log_keys, whole.key_mass};
   }

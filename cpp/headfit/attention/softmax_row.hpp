@@ -47,12 +47,12 @@ enum class Exponentials { discard, keep };
 template <class T, Exponentials what>
 double exp_sum(T* x, Index padded, const simd::RowShift<T>& shift);
 
-// Replaces logits by their exponentials. Returns the sum of these, as `exp_sum` does, and the sum of
-// exp(x - shift) (max - x), where a masked logit counts 0.
+// The sum of exp(x - shift), and that of exp(x - shift) (max - x), where a masked logit counts 0.
 struct EntropySums {
   double exponentials;
   double distances;
 };
+// Returns both for a row with this maximum, and replaces its logits by exponentials.
 template <class T>
 EntropySums entropy_sums(T* x, Index padded, const simd::RowShift<T>& shift, T max);
 

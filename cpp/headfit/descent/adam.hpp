@@ -64,10 +64,10 @@ struct JudgedMaps {
 };
 
 // Descends from a start, and returns the maps that are judged best: the start, or those after every few
-// steps. add_gradient(maps, gradient) adds to a gradient of zeros; judge(maps) returns their loss.
-template <class Maps, class AddGradient, class Judge>
+// steps. to_gradient(maps, gradient) writes the gradient, which is zeros before; judge(maps) returns their loss.
+template <class Maps, class ToGradient, class Judge>
 JudgedMaps<Maps> best_by_adam(const JudgedMaps<Maps>& start, Maps unit,
-                              const AdamSchedule& schedule, const AddGradient& add_gradient,
+                              const AdamSchedule& schedule, const ToGradient& to_gradient,
                               const Judge& judge) {
   const auto set_zero = [](auto& x) { x.setZero(); };
   JudgedMaps<Maps> best = start;
@@ -77,7 +77,7 @@ JudgedMaps<Maps> best_by_adam(const JudgedMaps<Maps>& start, Maps unit,
   for (Index step = 0; step < schedule.steps; ++step) {
     checkpoint();
     gradient.for_each(set_zero);
-    add_gradient(maps, gradient);
+    to_gradient(maps, gradient);
     const double share = step_share(step, schedule.steps, schedule.warm_up);
     adam.advance(maps, gradient, unit, schedule.largest_rate * share);
     const bool is_last = step + 1 == schedule.steps;

@@ -75,6 +75,7 @@ void IndexLoss::to_exponentials(Index h, float* x, const FreeKeys& free, IndexFo
   float top = hidden, most = part_of(x, begin, end - begin).maxCoeff(), sum = 0, kept = 0;
   free.for_each(
       [&](Index first, Index count) { top = std::max(top, part_of(x, first, count).maxCoeff()); });
+  // Products far below the largest free one count as if they were no further below.
   free.for_each([&](Index first, Index count) {
     auto part = part_of(x, first, count);
     part = (part == hidden).select(0.0f, (part - top).max(-descent::negligible<float>).exp());

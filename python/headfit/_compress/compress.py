@@ -248,7 +248,7 @@ def compress(
         `headfit.torch.capture` reads: ("rope-half", inv_freq), ...
     length : int, optional
         With rotary positions, up to which number of tokens the maps are meant: passages are moved
-        as far, queries and keys alike. Twice the longest passage when None.
+        as far, queries and keys alike, and longer ones warn. Twice the longest when None.
     held_out : float in (0, 1), default 0.25
         The share of the passages that judge the result; at least one passage.
     validation : float in [0, 1), default 0.25

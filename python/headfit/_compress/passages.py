@@ -293,11 +293,8 @@ def checked_length(length: Any, passages: Sequence[Attention], rotary: Rotary | 
 def warn_beyond(count: int, length: int, is_rotary: bool, levels: int) -> None:
     """Warn of more tokens than what maps after rotary positions are meant for."""
     if is_rotary and count > length:
-        warnings.warn(
-            f"a passage has {count} tokens, but the maps are meant for {length}: they have "
-            "not seen such positions",
-            stacklevel=levels,
-        )
+        what = f"a passage has more than the {length} tokens that the maps are meant for"
+        warnings.warn(f"{what}: they have not seen such positions", stacklevel=levels)
 
 
 def moved_by(count: int, attention: Attention, rotary: Rotary | None) -> Attention:

@@ -48,7 +48,7 @@ class Compressed(Result):
     rotary : bool
         Whether the passages had rotary positions. The maps act after them.
     length : int
-        Of the longest passage: with rotary positions that of the call, up to which the maps hold.
+        Of the longest passage; with rotary positions up to how many tokens passages were moved.
     tv_mean, tv_95, tv_worst : float
         Total variation from the original over the rows of the held-out passages, wherever they
         stand, for what is stored: mean, 95th percentile and largest.
@@ -210,8 +210,8 @@ class Compressed(Result):
         ImportError
             Without the package safetensors, where the suffix asks for it.
         """
-        about = {"compressed": 1, **named(self, "dim", "original_dim", "tv_mean", "rotary")}
-        write_head(path, self.tensors(W_Q, W_K), json.dumps(about), self.dtype)
+        about = named(self, "dim", "original_dim", "length", "tv_mean", "rotary")
+        write_head(path, self.tensors(W_Q, W_K), json.dumps({"compressed": 1, **about}), self.dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""

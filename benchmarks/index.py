@@ -4,6 +4,7 @@
     pip install accelerate transformers torch==2.13.0
     python benchmarks/index.py                             # an hour on two cores
     python benchmarks/index.py --read prose:2048:2         # some minutes
+    python benchmarks/index.py --read prose:8192:0 --heads 30 --judged 1  # shares of long passages
     python benchmarks/index.py --device cuda               # minutes, all windows
     python benchmarks/index.py --fitted 14:2048 --effort 600   # what more and longer text gives
     python benchmarks/index.py --decode 8192               # seconds: the time of a step
@@ -122,6 +123,13 @@ def chosen(scores, rows, keys):
     return (kept & (columns <= rows[:, None])).scatter(1, best.indices, True) & (
         columns <= rows[:, None]
     )
+
+
+def spread(passages, count):
+    """Return the passages of so many key heads, in layers and places in these that differ."""
+    names, stride = list(passages), len(passages) // (count or len(passages))
+    picked = [i * stride + i % stride for i in range(len(names) // stride)]
+    return {names[i]: passages[names[i]] for i in picked}
 
 
 class Selecting:
@@ -330,6 +338,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="where PyTorch runs the model")
     fitted_to(parser, (PASSAGES, TOKENS))
+    parser.add_argument("--heads", type=int, help="so many of the key heads, for shares alone")
     parser.add_argument("--judged", type=int, default=2, help="passages of which shares are taken")
     parser.add_argument("--decode", type=int, metavar="TOKENS", help="time a step, no more")
     parser.add_argument("--certify", type=int, metavar="TOKENS", help="certificates, no more")
@@ -338,11 +347,13 @@ def main():
     parser.add_argument("--form", choices=("dot", "sum"), default="sum", help="of these two")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.heads and any(not place.endswith(":0") for place in options.read):
+        parser.error("--heads goes with --read of 0 windows: the model attends by all of them")
     torch.set_num_threads(options.threads)
     if options.decode:
         return decoding(options.decode, options.keys[1])
     model, _, fitted, texts = load()
-    passages = capture(model, fitted, *options.fitted).passages()
+    passages = spread(capture(model, fitted, *options.fitted).passages(), options.heads)
     print(f"{len(passages)} key heads; {measure.machine()}", flush=True)
     if options.certify:
         return certified(model, passages, texts["prose"], options.certify, options)
@@ -369,6 +380,7 @@ def main():
     for text, length, windows in (place.split(":") for place in options.read):
         length, tokens = int(length), texts[text]
         judging = capture(model, tokens, options.judged, length).passages()
+        judging = spread(judging, options.heads)
         found = shares(ways, judging, options.keys[0], options.device)
         rows = [["keys found by", "share", "1%", "worst", "gain"]]
         for name, each in found.items():
@@ -380,6 +392,12 @@ def main():
         title = f"{text}, {length} tokens, {options.keys[0]} keys of a row, from row 512 on"
         measure.table(title, rows)
         lost = {name: 1 - np.mean([q.share_mean for q in each]) for name, each in found.items()}
+        for dim, dtype in FORMATS:
+            ours, theirs = f"index, d = {dim}, {dtype}", f"KQ-SVD, d = {dim}, {dtype}"
+            most = 0.8 if length <= 2 * options.fitted[1] else 0.9  # far beyond what was fitted
+            assert lost[ours] < most * lost[theirs], (ours, lost[ours], lost[theirs])
+        if not int(windows):
+            continue
         methods = {name: Selecting(model, way, options.keys[1]) for name, way in ways.items()}
         loss = losses(model, methods, tokens, length, int(windows))
         rows = [["keys found by", "loss", "beyond the best keys"]]
@@ -394,7 +412,6 @@ def main():
             options.json.write_text(json.dumps(of))
         for dim, dtype in FORMATS:
             ours, theirs = f"index, d = {dim}, {dtype}", f"KQ-SVD, d = {dim}, {dtype}"
-            assert lost[ours] < 0.8 * lost[theirs], (ours, lost[ours], lost[theirs])
             assert loss[ours].mean() < loss[theirs].mean()
 
 

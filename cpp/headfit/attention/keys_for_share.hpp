@@ -25,12 +25,15 @@ namespace headfit {
 template <class T>
 class KeysForShare {
  public:
-  explicit KeysForShare(double largest_share) : rest_(1 - largest_share) {}
+  explicit KeysForShare(double largest_share) : rest_(1 - largest_share) {
+    bins_.reserve(2 * most_bins);
+  }
 
   // Takes nonnegative weights, padded to whole vectors, with this sum, up to rounding, of which the
   // largest is about `most`. They must stay where they are.
   void start(const T* weights, Index padded, double sum, T most) {
     weights_ = {weights, static_cast<std::size_t>(padded)};
+    if (buffer_.size() < weights_.size()) buffer_.resize(weights_.size());
     // All weights up to `least_` hold less than half of what the largest share leaves, so that the
     // others hold that share whatever the rounding of `sum`. Zeros never count.
     const double mean = sum / static_cast<double>(padded);
@@ -113,12 +116,12 @@ class KeysForShare {
     const Bits own = highest_ - static_cast<Bits>(b);
     const T limit = b + 1 == count_ ? least_ : largest(own - 1);
     const auto most = simd::fill<T>(b == 0 ? std::numeric_limits<T>::infinity() : largest(own));
-    buffer_.clear();
+    std::size_t number = 0;
     for_packets_above(limit, [&](const T* packet, unsigned above) {
       above &= ~simd::bits_above<T>(simd::load(packet), most);
-      for (; above != 0; above &= above - 1) buffer_.push_back(packet[std::countr_zero(above)]);
+      for (; above != 0; above &= above - 1) buffer_[number++] = packet[std::countr_zero(above)];
     });
-    return buffer_;
+    return std::span(buffer_).first(number);
   }
 
   // A quickselect: each step halves, on average, the number of weights in question.

@@ -33,7 +33,7 @@ class LatentDescent {
     LatentResult result = principal_result(spectrum_, options_);
     format_ = result.format;
     const auto judge = [&](const LatentMaps& maps) { return validated(maps); };
-    const auto add = [&](const LatentMaps& maps, LatentMaps& gradient) {
+    const auto to_gradient = [&](const LatentMaps& maps, LatentMaps& gradient) {
       loss_.evaluate(maps, format_, any_rows(), &gradient, work_);
     };
     result.start = judge(result.maps);
@@ -42,7 +42,7 @@ class LatentDescent {
         descent::best_by_adam<LatentMaps>({result.maps, result.start}, units(result.maps),
                                           {options_.steps, largest_rate * near, warm_up,
                                            look_every},
-                                          add, judge);
+                                          to_gradient, judge);
     result.maps = best.maps;
     result.loss = best.loss;
     result.seconds = stopwatch.seconds();

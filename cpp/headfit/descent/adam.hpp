@@ -63,8 +63,9 @@ struct JudgedMaps {
   double loss;
 };
 
-// Descends from a start, and returns the maps that are judged best: the start, or those after every few
-// steps. to_gradient(maps, gradient) writes the gradient, which is zeros before; judge(maps) returns their loss.
+// Descends from a start, and returns the maps that are judged best: the start, or those after every
+// few steps. to_gradient(maps, gradient) writes the gradient, which is zeros before; judge(maps)
+// returns their loss.
 template <class Maps, class ToGradient, class Judge>
 JudgedMaps<Maps> best_by_adam(const JudgedMaps<Maps>& start, Maps unit,
                               const AdamSchedule& schedule, const ToGradient& to_gradient,

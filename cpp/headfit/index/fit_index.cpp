@@ -38,14 +38,14 @@ class GroupDescent {
   IndexResult run() {
     const Stopwatch stopwatch;
     const auto judge = [&](const StackedMaps& maps) { return validated(maps); };
-    const auto add = [&](const StackedMaps& maps, StackedMaps& gradient) {
+    const auto to_gradient = [&](const StackedMaps& maps, StackedMaps& gradient) {
       set_gradient(maps.all, gradient.all);
     };
     const double start = judge(start_);
     const auto best =
         descent::best_by_adam<StackedMaps>({start_, start}, units(),
                                            {settings_.steps, largest_rate, warm_up, look_every},
-                                           add, judge);
+                                           to_gradient, judge);
     return {best.maps.all, start, best.loss, stopwatch.seconds()};
   }
 

@@ -1,5 +1,6 @@
 """From weights: `from_projections`, the heads of a layer; `rotary_position`, that of a model."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -164,10 +165,11 @@ def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:
     if kind in ("dynamic", "longrope"):
         raise CaptureError(f"the frequencies of the model change with the length: {kind!r}")
     x = module.inv_freq
-    places = torch.arange(1, 3, device=x.device)[None]
-    cosines = module(x.new_zeros(1, 2, 2 * len(x)), position_ids=places)[0]
-    if torch.equal(*cosines.chunk(2, dim=-1)):
-        return "rope-half", tuple(x.double().tolist())
-    if torch.equal(cosines[..., ::2], cosines[..., 1::2]):
-        return "rope", tuple(x.double().tolist())
-    raise CaptureError("the model's rotary embedding turns pairs of entries that are not known")
+    unit = torch.eye(2 * len(x)).to(x)[None, None, :1]
+    # Not as a module, whose hooks would take this for a call of the model.
+    angles = module.forward(unit[0], position_ids=torch.ones(1, 1, dtype=int, device=x.device))
+    turn = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
+    pair = turn and 1 + int(turn(unit, unit, *angles)[0].flatten()[1:].abs().argmax())
+    if pair not in (1, len(x)):
+        raise CaptureError("the model's rotary embedding turns pairs of entries that are not known")
+    return "rope-half" if pair == len(x) else "rope", tuple(x.double().tolist())

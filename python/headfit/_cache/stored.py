@@ -62,6 +62,11 @@ class StoredByName(ResultByName[Each]):
     seconds: float
     _kind: ClassVar[Any]
 
+    @property
+    def bytes(self) -> float:
+        """The mean over all of the bytes that are stored of a token for each key head."""
+        return self._mean("bytes")
+
     def save(self, path: Any) -> None:
         """Write all maps to a ``.safetensors`` or ``.npz`` file, from which `load` reads them.
 
@@ -97,8 +102,7 @@ class StoredByName(ResultByName[Each]):
             ]
             return record(cls, {cls._field: dict(zip(names, each, strict=True)), **about})
 
-        found: Self = _read(cls, path, made)
-        return found
+        return _read(cls, path, made)
 
 
 def check_position(position: Any, size: int) -> None:
@@ -124,7 +128,7 @@ def write(path: Any, result: Result, tensors: Arrays, about: dict[str, Any]) -> 
     write_head(path, tensors, text, "float32")
 
 
-def _read(kind: type[Any], path: Any, made: Callable[[Arrays, dict[str, Any]], Made]) -> Made:
+def _read(kind: type[Made], path: Any, made: Callable[[Arrays, dict[str, Any]], Made]) -> Made:
     arrays, text = read_head(path, "path", f"saved {kind.__name__}")
     try:
         about = json.loads(str(text))

@@ -77,6 +77,16 @@ class Parts:
         return self.held_out if self.held_out.size else self.calibration
 
 
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class FromPassages:
+    """What results say of the `Parts` that they come from, and of the time that they took."""
+
+    calibration: NDArray[np.intp]
+    validation: NDArray[np.intp]
+    held_out: NDArray[np.intp]
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Passages:
     """One head in some passages, all computed in one dtype, with rotary positions applied.
@@ -172,8 +182,7 @@ class Passages:
     @property
     def fitted(self) -> list[Any]:
         """The passages that are fitted, and after them those that choose, for the core."""
-        parts = self.parts
-        return [a.core for a in self.part(np.append(parts.calibration, parts.validation))]
+        return [a.core for a in self.part(np.append(self.parts.calibration, self.parts.validation))]
 
 
 def given_alone(passages: Any) -> list[Attention]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
@@ -15,7 +14,7 @@ from headfit._base.calls import standard_arithmetic
 from headfit._base.display import data_frame, named, plain_dict
 from headfit._base.files import write_head
 from headfit._compress.maps import StoredMaps
-from headfit._compress.passages import warn_beyond
+from headfit._compress.passages import FromPassages, warn_beyond
 from headfit._shrink.result import Result, ResultByName, TvCurve
 from headfit.errors import InputError
 
@@ -25,7 +24,7 @@ FAR, ENOUGH = 2.0, 1e-4
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Compressed(Result):
+class Compressed(FromPassages, Result):
     """One smaller head for every input: maps of its queries and keys.
 
     The logits of the smaller head are ``(Q @ P_q) @ (K @ P_k).T``: the scale is part of `P_q`. Its
@@ -95,10 +94,6 @@ class Compressed(Result):
     reached: bool
     stopped: str
     curves: Mapping[str, TvCurve]
-    calibration: NDArray[np.intp]
-    validation: NDArray[np.intp]
-    held_out: NDArray[np.intp]
-    seconds: float
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property

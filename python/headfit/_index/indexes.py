@@ -36,11 +36,6 @@ class Indexes(StoredByName[Index]):
     _kind = Index
 
     @property
-    def bytes(self) -> float:
-        """The mean over key heads of what is stored of a key."""
-        return self._mean("bytes")
-
-    @property
     def curve(self) -> IndexCurve | None:
         """What all find with each of the sizes, formats and numbers of keys of a curve.
 

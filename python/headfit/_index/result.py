@@ -20,7 +20,7 @@ from headfit._base.tolerances import KernelLike
 from headfit._base.types import Seed
 from headfit._cache.stored import Stored, check_position, check_same_position, write
 from headfit._compress.maps import StoredMaps
-from headfit._compress.passages import given_alone, rotated_float32, warn_beyond
+from headfit._compress.passages import FromPassages, given_alone, rotated_float32, warn_beyond
 from headfit._fit.fit import fit
 from headfit._fit.result import Fit
 from headfit._index.formats import DTYPES, key_bytes
@@ -31,7 +31,7 @@ from headfit.errors import InputError
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Index(Stored):
+class Index(FromPassages, Stored):
     """A small head that finds the keys which the query heads of a key head attend to.
 
     Attributes
@@ -72,12 +72,8 @@ class Index(Stored):
     first: int
     length: int
     position: tuple[str, tuple[float, ...]] | None
-    calibration: NDArray[np.intp]
-    validation: NDArray[np.intp]
-    held_out: NDArray[np.intp]
     start_loss: float
     loss: float
-    seconds: float
     quality: IndexQuality = field(default_factory=IndexQuality)
     others: dict[str, IndexQuality] = field(default_factory=dict)
     curve: IndexCurve | None = None

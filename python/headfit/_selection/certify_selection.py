@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,14 @@ from headfit._base.machine import require_memory
 from headfit._base.masks import frozen_mask
 from headfit._base.tolerances import Kernel, KernelLike, as_kernel
 from headfit._base.types import ArrayLike
-from headfit._target.certificate import VERDICTS, FloatRows, Status
-from headfit.errors import CertificateError, InputError
+from headfit._target.certificate import VERDICTS, FloatRows, Proof, Status
+from headfit.errors import InputError
 
 FORMS = ("sum", "dot")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class SelectionCertificate(Shown):
+class SelectionCertificate(Proof, Shown):
     """What is proved about the attention that heads keep with the keys an index surely selects.
 
     Attributes
@@ -84,17 +84,6 @@ class SelectionCertificate(Shown):
     dtype: str
     scale: float
     mask: Any
-
-    @property
-    def holds(self) -> bool:
-        """Whether the mass asked for is proved to be kept in every row."""
-        return self.status == "holds"
-
-    def raise_if_failed(self) -> Self:
-        """Return the certificate if it holds; raise a CertificateError that says why if not."""
-        if not self.holds:
-            raise CertificateError(repr(self))
-        return self
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scalars as plain Python values, for JSON."""

@@ -16,8 +16,25 @@ EXACT = Kernel.named("exact")
 VERDICTS: tuple[Status, Status, Status] = ("holds", "fails", "undecided")
 
 
+class Proof(Pictured):
+    """A certificate, which says whether what was asked for is proved."""
+
+    status: Status
+
+    @property
+    def holds(self) -> bool:
+        """Whether what was asked for is proved for every row."""
+        return self.status == "holds"
+
+    def raise_if_failed(self) -> Self:
+        """Return the certificate if it holds; raise a CertificateError that says why if not."""
+        if not self.holds:
+            raise CertificateError(repr(self))
+        return self
+
+
 @dataclass(frozen=True, repr=False, eq=False)
-class Certificate(Pictured):
+class Certificate(Proof):
     """What a scan of all n**2 logits proved about an attention matrix and a target.
 
     For row i with support S (the nonzeros of the target A) and attention M:
@@ -93,11 +110,6 @@ class Certificate(Pictured):
     kernel: Kernel = EXACT
 
     @property
-    def holds(self) -> bool:
-        """Whether all tolerances are proved for every row."""
-        return self.status == "holds"
-
-    @property
     def failed_rows(self) -> NDArray[np.intp]:
         """Rows that provably miss a tolerance."""
         return np.flatnonzero(self.row_status == 1)
@@ -130,12 +142,6 @@ class Certificate(Pictured):
             f"distortion <= {number(self.distortion, 3)} "
             f"(tolerance {self.tolerances.distortion:.3g})"
         )
-
-    def raise_if_failed(self) -> Self:
-        """Return the certificate if it holds; raise a CertificateError that says why if not."""
-        if not self.holds:
-            raise CertificateError(repr(self))
-        return self
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scalars as plain Python values, for JSON; `to_pandas` has the rows."""

@@ -16,6 +16,7 @@ from headfit._base.arguments import thread_count
 from headfit._base.positions import turn
 
 STEP_BYTES = 2
+BLOCK = 1024  # tokens that are read at a time, so that what is between bits and keys stays small
 
 
 @dataclass(frozen=True)
@@ -40,37 +41,50 @@ class Packing:
         arrays = {name: getattr(self, name) for name in ("decode", "mean", "frequencies")}
         return replace(self, **{n: array(x) for n, x in arrays.items() if x is not None})
 
-    def pack(self, keys: Any, positions: Any) -> Any:
+    def table(self, positions: Any) -> Any:
+        """Return cosines, then sines, of positions (..., n): shape (..., n, D). None for values."""
+        if self.frequencies is None:
+            return None
+        xp, angles = self.xp, positions[..., None] * self.frequencies
+        return xp.asarray(xp.concat([xp.cos(angles), xp.sin(angles)], axis=-1), dtype=xp.float32)
+
+    def pack(self, keys: Any, table: Any) -> Any:
         """Return bytes, shape (..., n, bytes), of keys (..., heads, n, D) with positions applied.
 
-        `positions` has shape (..., n) and matters with frequencies alone. The CPU does the work.
+        `table` is that of their positions. The CPU does the work.
         """
-        return self._by_core(self.core.store, keys, 3, positions)
+        return self._by_core(self.core.store, keys, 3, table)
 
-    def unpack(self, stored: Any, positions: Any) -> Any:
+    def unpack(self, stored: Any, table: Any, dtype: Any = None) -> Any:
         """Return the keys, shape (..., heads, n, D), of bytes, shape (..., n, bytes)."""
         if str(stored.device) == "cpu":
-            return self._by_core(self.core.read, stored, 2, positions)
-        return self.unpack_anywhere(stored, positions)
+            return self._by_core(self.core.read, stored, 2, table, dtype)
+        return self.unpack_anywhere(stored, table, dtype)
 
-    def _by_core(self, work: Any, given: Any, axes: int, positions: Any) -> Any:
+    def _by_core(self, work: Any, given: Any, axes: int, table: Any, dtype: Any = None) -> Any:
         """Return what the core makes of arrays whose last axes are those of a token and its own."""
 
         def on_cpu(x: Any, *shape: int) -> Any:
             return np.ascontiguousarray(x.detach().cpu() if hasattr(x, "cpu") else x).reshape(shape)
 
-        lead, own, table = given.shape[:-axes], given.shape[-axes:], None
+        lead, own = given.shape[:-axes], given.shape[-axes:]
         count = math.prod(lead)
-        if self.frequencies is not None:
-            angles = self.xp.concat(self._angles(positions), axis=-1)
-            angles = self.xp.broadcast_to(angles, (*lead, *angles.shape[-2:]))
-            table = on_cpu(angles, count * own[-2], angles.shape[-1])
+        if table is not None:
+            table = self.xp.broadcast_to(table, (*lead, *table.shape[-2:]))
+            table = on_cpu(table, count * own[-2], table.shape[-1])
         threads = thread_count(getattr(self.xp, "get_num_threads", lambda: None)())
         made = work(on_cpu(given, count, *own), table, self.halves, threads)
-        return self.xp.asarray(made.reshape(*lead, *made.shape[1:]), device=self.decode.device)
+        return self.xp.asarray(
+            made.reshape(*lead, *made.shape[1:]), dtype=dtype, device=self.decode.device
+        )
 
-    def unpack_anywhere(self, stored: Any, positions: Any) -> Any:
+    def unpack_anywhere(self, stored: Any, table: Any, dtype: Any = None) -> Any:
         """Return the same as `unpack` by operations that arrays of every device have."""
+        blocks = (np.s_[..., i : i + BLOCK, :] for i in range(0, max(stored.shape[-2], 1), BLOCK))
+        read = (self._read(stored[x], table if table is None else table[x]) for x in blocks)
+        return self.xp.concat([self.xp.asarray(x, dtype=dtype) for x in read], axis=-2)
+
+    def _read(self, stored: Any, table: Any) -> Any:
         xp, device = self.xp, self.decode.device
         if self.bits is None:
             z = xp.asarray(stored.view(xp.float16), dtype=xp.float32)
@@ -90,13 +104,8 @@ class Packing:
         keys = z @ self.decode + self.mean
         keys = keys.reshape(*keys.shape[:-1], self.key_heads, len(self.mean) // self.key_heads)
         keys = xp.swapaxes(keys, -2, -3)
-        if self.frequencies is None:
+        if table is None:
             return keys
-        cosines, sines = (x[..., None, :, :] for x in self._angles(positions))
-        return turn(keys, cosines, sines, self.halves, xp.empty_like(keys))
-
-    def _angles(self, positions: Any) -> Any:
-        """Return the cosines and the sines of the angles of positions, (..., n, D / 2)."""
-        xp = self.xp
-        angles = xp.asarray(positions[..., None] * self.frequencies)
-        return tuple(xp.asarray(of(angles), dtype=xp.float32) for of in (xp.cos, xp.sin))
+        half, of_heads = table.shape[-1] // 2, table[..., None, :, :]
+        angles = of_heads[..., :half], of_heads[..., half:]
+        return turn(keys, *angles, self.halves, xp.empty_like(keys))

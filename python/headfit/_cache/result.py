@@ -15,12 +15,13 @@ from headfit._base.calls import standard_arithmetic
 from headfit._base.display import named, plain_dict
 from headfit._cache.packing import Packing
 from headfit._cache.stored import Stored, StoredByName, check_position, check_same_position, write
+from headfit._compress.passages import FromPassages
 from headfit._shrink.result import Each
 from headfit.errors import InputError
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Latents(Stored):
+class Latents(FromPassages, Stored):
     """What results of keys and of values share: maps to latents of a few bits, and back."""
 
     _tensors = ("encode", "decode", "mean")
@@ -31,10 +32,6 @@ class Latents(Stored):
     bits: tuple[int, ...] | None
     key_heads: int
     position: tuple[str, tuple[float, ...]] | None
-    calibration: NDArray[np.intp]
-    validation: NDArray[np.intp]
-    held_out: NDArray[np.intp]
-    seconds: float
 
     _what: ClassVar[str]
     _quality: ClassVar[str]  # what the passages that judge say, a text to format
@@ -43,8 +40,8 @@ class Latents(Stored):
     def packing(self) -> Packing:
         """How tokens become bytes."""
         kind, frequencies = self.position or ("", None)
-        maps = (self.encode, self.decode, self.mean[np.newaxis])
-        encode, decode, mean = (np.ascontiguousarray(x, np.float32) for x in maps)
+        maps = named(self, *self._tensors).values()
+        encode, decode, mean = (np.atleast_2d(x).copy() for x in maps)
         store = _core.TokenStore((encode, decode, mean), self.bits or (), self.key_heads)
         return Packing(
             store, decode, mean[0],
@@ -93,7 +90,8 @@ class Latents(Stored):
                 f"states must have shape ({self.key_heads}, n, {size}); got {given.shape}"
             )
         check_finite(of_heads.reshape(-1, size), "states in float32")
-        return np.asarray(self.packing.pack(of_heads, np.arange(first, first + n)))
+        packing = self.packing
+        return np.asarray(packing.pack(of_heads, packing.table(np.arange(first, first + n))))
 
     @standard_arithmetic()
     def read(self, stored: NDArray[np.uint8], first: int = 0) -> NDArray[np.float32]:
@@ -106,12 +104,13 @@ class Latents(Stored):
         InputError
             For what `store` does not return.
         """
-        first, width = as_count(first, "first", 0), self.packing.core.token_bytes
+        first, packing = as_count(first, "first", 0), self.packing
+        width = packing.core.token_bytes
         is_bytes = isinstance(stored, np.ndarray) and stored.dtype == np.uint8
         if not is_bytes or stored.ndim != 2 or stored.shape[1] != width:
             raise InputError(f"stored must be uint8 of shape (n, {width}); got {shown(stored)}")
-        places = np.arange(first, first + len(stored))
-        return np.asarray(self.packing.unpack(np.ascontiguousarray(stored), places))
+        table = packing.table(np.arange(first, first + len(stored)))
+        return np.asarray(packing.unpack(np.ascontiguousarray(stored), table))
 
     def tensors(self, weights: Any = None) -> dict[str, NDArray[Any]]:
         """Return the maps by name, and folded into the weights of the layer if these come.
@@ -325,11 +324,6 @@ class _Layers(StoredByName[Each]):
 
     _field = "layers"
     _figure: ClassVar[str]
-
-    @property
-    def bytes(self) -> float:
-        """The mean over layers of the bytes that are stored of a token for each key head."""
-        return self._mean("bytes")
 
     def _facts(self) -> dict[str, str]:
         layers, figure = getattr(self, self._field).values(), self._figure

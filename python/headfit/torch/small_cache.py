@@ -13,8 +13,6 @@ from headfit._cache.result import CompressedKeys, CompressedValues, Latents
 from headfit.errors import CaptureError, InputError
 from headfit.torch.reading import rotary_module, rotary_position
 
-BLOCK = 1024  # tokens that are read at a time, so that what is between bits and keys stays small
-
 
 class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     """A cache of transformers that stores keys and values as results say.
@@ -130,9 +128,20 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
 
 
 class Positions:
-    """The positions that a model's rotary embedding was last called with; copies share them."""
+    """The positions that a rotary embedding was last called with; layers and copies share them."""
 
     ids: Any = None
+    _last: Any = None, None
+
+    def table(self, packing: Any, starts: Any, count: int, first: int = 0) -> Any:
+        """Return the cosines and sines of tokens, where positions start at `starts`."""
+        if packing.frequencies is None:
+            return None
+        of = count, starts.device, starts.tolist()  # layers have the same frequencies
+        if of != self._last[0]:
+            places = torch.arange(count, device=starts.device) - starts[:, None]
+            self._last = of, packing.table(places)
+        return self._last[1][:, first:]
 
     def __deepcopy__(self, _memo: Any) -> Self:
         return self
@@ -199,8 +208,9 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
     @torch.no_grad()  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _packed(self, part: str, states: torch.Tensor, before: int) -> torch.Tensor:
         """Return the bytes of tokens that come after `before` others."""
-        positions = self._positions(before, states.shape[-2])
-        return self.packings[part].pack(states.float(), positions)[:, None]
+        packing = self.packings[part]
+        table = self._noted.table(packing, self.starts, before + states.shape[-2], before)
+        return packing.pack(states.float(), table)[:, None]
 
     def _note_starts(self, before: int, count: int, batch: int) -> None:
         """Find where positions start, by the positions of the last tokens of this call."""
@@ -219,21 +229,14 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
             raise InputError("positions must rise by one from token to token within the cache")
         self.starts = starts
 
-    def _positions(self, first: int, count: int) -> Any:
-        if self.starts is None:  # values alone are latents
-            return None
-        return torch.arange(first, first + count, device=self.keys.device) - self.starts[:, None]
-
-    def read(self, part: str = "keys") -> torch.Tensor:
+    def read(self, part: str = "keys") -> Any:
         """Return all keys, turned to their positions, or "values": (batch, heads, tokens, D)."""
-        stored: torch.Tensor = getattr(self, part)
+        stored = getattr(self, part)
         if part not in self.packings:
             return stored
-        parts = [
-            self.packings[part].unpack(x, self._positions(i * BLOCK, x.shape[-2])).to(self.dtype)
-            for i, x in enumerate(stored[:, 0].split(BLOCK, dim=-2))
-        ]
-        return torch.cat(parts, dim=-2)
+        packing = self.packings[part]
+        table = self._noted.table(packing, self.starts, stored.shape[-2])
+        return packing.unpack(stored[:, 0], table, self.dtype)
 
     def offload(self) -> None:
         """Refuse: maps and positions would stay where they are."""

@@ -16,7 +16,7 @@ from headfit._base.arguments import thread_count
 from headfit._base.positions import turn
 
 STEP_BYTES = 2
-BLOCK = 1024  # tokens that are read at a time, so that what is between bits and keys stays small
+BLOCK = 1024  # tokens that are read at a time where the core does not read, for little memory
 
 
 @dataclass(frozen=True)

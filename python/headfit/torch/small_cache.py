@@ -134,10 +134,10 @@ class Positions:
     _last: Any = None, None
 
     def table(self, packing: Any, starts: Any, count: int, first: int = 0) -> Any:
-        """Return the cosines and sines of tokens, where positions start at `starts`."""
+        """Return cosines and sines of tokens from `first` to `count`, the same for all layers."""
         if packing.frequencies is None:
             return None
-        of = count, starts.device, starts.tolist()  # layers have the same frequencies
+        of = count, starts.device, starts.tolist()
         if of != self._last[0]:
             places = torch.arange(count, device=starts.device) - starts[:, None]
             self._last = of, packing.table(places)

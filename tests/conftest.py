@@ -7,7 +7,7 @@ from collections import defaultdict
 from itertools import combinations
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 # Set before Matplotlib is imported, so that no test opens a window.
 os.environ["MPLBACKEND"] = "Agg"
@@ -24,7 +24,8 @@ settings.register_profile("short", settings.get_profile("full"), max_examples=20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="run all tests with all cases, as CI does")
+    parser.addoption("--full", action="store_true", help="run all tests with all cases")
+    parser.addoption("--rest", action="store_true", help="run what --full adds to a plain run")
 
 
 def of_all(config: pytest.Config) -> bool:
@@ -37,7 +38,7 @@ def of_all(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    is_short = of_all(config) and not config.getoption("full")
+    is_short = of_all(config) and not (config.getoption("full") or config.getoption("rest"))
     settings.load_profile("short" if is_short else "full")
 
 
@@ -47,12 +48,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what ``--full`` adds, and what is about pages, from a run of the whole suite."""
+    """Leave out of a run of the whole suite what is about pages, and what its option asks to."""
     if not of_all(config):
         return
     kept = [item for item in items if item.get_closest_marker("pages") is None]
     if not config.getoption("full"):
-        kept = share([item for item in kept if item.get_closest_marker("full") is None])
+        short = share([item for item in kept if item.get_closest_marker("full") is None])
+        # Hypothesis tries more examples in full.
+        done = {item for item in short if not is_hypothesis_test(getattr(item, "obj", None))}
+        kept = [item for item in kept if item not in done] if config.getoption("rest") else short
     left = set(items) - set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = kept

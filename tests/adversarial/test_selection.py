@@ -33,6 +33,7 @@ def test_no_certificate_of_a_selection_lies(form: str, family: str) -> None:
         assert counts["unseen"] <= 0.01 * counts["clear"] > 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", FORMS)
 def test_no_certificate_lies_about_kernels_of_fewer_bits(form: str) -> None:
     found = attack(500, 12, form=form, narrow=True)

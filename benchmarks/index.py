@@ -365,21 +365,24 @@ def main():
     length = max(2 * options.fitted[1], *(int(place.split(":")[1]) for place in options.read))
     given = {"rotated": ht.rotary_position(model), "held_out": 0.05, "validation": 0.2,
              "length": length, "num_threads": options.threads}  # fmt: skip
+    wanted = ("exact", *(options.ways or ("",)))
     for dim, dtype in FORMATS:
-        for way, steps in (("index", options.effort), ("KQ-SVD", 0)):
-            begun = time.perf_counter()
-            found = hf.index(passages, dim=dim, dtype=dtype, effort=steps, **given)
-            print(
-                f"{way} {dim} {dtype}: {time.perf_counter() - begun:.1f} s; {found!r}", flush=True
-            )
-            ways[f"{way}, d = {dim}, {dtype}"] = found.heads
-        ways[f"Loki, d = {dim}, {dtype}"] = loki(found, passages)
+        found = None
+        for way, steps in (("index", options.effort), ("KQ-SVD", 0), ("Loki", 0)):
+            name = f"{way}, d = {dim}, {dtype}"
+            if not name.startswith(wanted):
+                continue
+            if way != "Loki" or found is None:
+                begun = time.perf_counter()
+                found = hf.index(passages, dim=dim, dtype=dtype, effort=steps, **given)
+                print(f"{name}: {time.perf_counter() - begun:.1f} s; {found!r}", flush=True)
+            ways[name] = loki(found, passages) if way == "Loki" else found.heads
     del passages
     model.to(options.device)
-    if options.device != "cpu":
-        agree(model, ways[f"index, d = {dim}, {dtype}"], texts["prose"][:TOKENS], options.keys[1])
-    wanted = ("exact", *(options.ways or ways))
     ways = {name: way for name, way in ways.items() if name.startswith(wanted)}
+    indexes = [way for way in ways.values() if isinstance(way, dict)]
+    if indexes and options.device != "cpu":
+        agree(model, indexes[0], texts["prose"][:TOKENS], options.keys[1])
     summary = []
     for text, length, windows in (place.split(":") for place in options.read):
         length, tokens, found = int(length), texts[text], {}

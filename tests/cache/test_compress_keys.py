@@ -335,3 +335,15 @@ def test_bad_passages() -> None:
         found.store(k[:1])
     with pytest.raises(InputError, match=r"stored must be uint8 of shape \(n, 4\)"):
         found.read(found.store(k)[:, :3])
+
+
+def test_latents_beyond_float16_are_stored_as_its_largest_numbers() -> None:
+    rng = np.random.default_rng(0)
+    layer = [(rng.normal(size=(2, 40, 8)), rng.normal(size=(1, 40, 8))) for _ in range(4)]
+    found = hf.compress_keys({0: layer}, rank=4, effort=0)[0]
+    keys = rng.normal(size=(1, 6, 8))
+    alone, keys[:, 3:] = found.read(found.store(keys)), keys[:, 3:] * 1e20
+    read = found.read(found.store(keys))
+    np.testing.assert_array_equal(read[:, :3], alone[:, :3])
+    largest = np.sign((keys[0, 3:] - found.mean) @ found.encode) * 65504.0
+    np.testing.assert_allclose(read[0, 3:], largest @ found.decode + found.mean, rtol=1e-4)

@@ -482,3 +482,22 @@ def test_bad_mappings() -> None:
         hf.index({"it": [(Q0, K0 * np.inf)]}, **QUICK)
     with pytest.raises(KeyError):
         hf.index({"it": of()}, **QUICK)["other"]
+
+
+def test_passages_with_padding_keys_alone_add_nothing() -> None:
+    some = of(pairs(6))
+    q, k = pairs()[6]
+    for seed in range(4):
+        padded = [*some[:3], hf.Attention(q, k, key_lengths=0), *some[3:]]
+        index = hf.index(padded, **{**QUICK, "effort": 2}, rng=seed)
+        assert np.isfinite(index.P_k).all()
+
+
+def test_huge_keys_leave_the_start() -> None:
+    given = [(q * np.float32(1e10), k * np.float32(1e10)) for q, k in pairs()]
+    start, after = (hf.index(of(given), **{**SMALL, "effort": effort}) for effort in (0, 20))
+    np.testing.assert_array_equal(after.P_k, start.P_k)
+
+
+def test_sizes_may_be_arrays_without_axes() -> None:
+    assert hf.index(of(), **{**QUICK, "effort": 0, "dim": np.array(3)}).dim == 3

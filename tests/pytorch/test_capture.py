@@ -500,3 +500,31 @@ def test_values_are_kept_where_they_are_asked_for():
         heads.layer_passages(values=True)
     with pytest.raises(hf.errors.InputError, match="values must be"):
         heads.layer_passages(values=1)
+
+
+def test_heads_keep_their_sinks():
+    model = MODELS["gpt_oss"](transformers).eval()
+    model.set_attn_implementation("eager")
+    with ht.capture(model) as heads:
+        heads.run([{"input_ids": torch.randint(5, 50, (2, N))}])
+    before = heads[0, 0].matrix()
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.sinks.fill_(5.0)
+    np.testing.assert_array_equal(heads[0, 0].matrix(), before)
+
+
+def test_a_mask_of_samples_is_not_one_of_tokens():
+    config = transformers.Wav2Vec2Config(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32,
+        conv_dim=(8, 8), conv_stride=(5, 2), conv_kernel=(10, 3), num_feat_extract_layers=2,
+        num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=4, feat_extract_norm="layer",
+        do_stable_layer_norm=True,
+    )  # fmt: skip
+    model, sound = transformers.Wav2Vec2Model(config).eval(), torch.randn(2, 400)
+    mask = torch.ones(2, 400, dtype=torch.long)
+    mask[1, 300:] = 0
+    with ht.capture(model) as heads:
+        heads.run([{"input_values": sound * mask, "attention_mask": mask}])
+    lengths = [[p.m for p in own] for own in heads.layer_passages().values()]
+    assert lengths == [[39, 29]] * 2

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import gc
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -157,6 +158,9 @@ def test_padding_on_the_left_changes_nothing(small):
     alone = model.generate(x, cache=ht.SmallCache(model, found), **options)
     batch = model.generate(both, attention_mask=mask, cache=ht.SmallCache(model, found), **options)
     assert batch[0, 19:].tolist() == alone[0, 12:].tolist()
+    cache = ht.SmallCache(model, found)  # the first parts of one entry are padding alone
+    parts = model.generate(both, attention_mask=mask, cache=cache, prefill_chunk_size=3, **options)
+    assert torch.equal(parts, batch)
 
 
 def test_beams_and_crops(small):
@@ -493,3 +497,14 @@ def test_values_that_do_not_fit_are_refused(both):
     for _ in range(2):  # a cache that did not fit does not store whole values then
         with pytest.raises(InputError, match=r"values must have the heads and size \[2, 4\]; got"):
             run(model, tokens(1, 5), cache)
+
+
+def test_threads_know_their_own_positions(small):
+    model, found = small
+    x, cache = tokens(1, 12, seed=6), ht.SmallCache(model, found)
+    run(model, x, cache)
+    other = torch.arange(12)[None] + 5
+    call = threading.Thread(target=run, args=(model, x, None), kwargs={"position_ids": other})
+    call.start()
+    call.join()
+    assert cache.layers[0]._noted.ids.tolist() == [list(range(12))]

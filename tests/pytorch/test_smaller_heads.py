@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -143,6 +146,34 @@ def test_more_tokens_than_the_length_warn():
             model(**given)
             with pytest.warns(UserWarning, match=f"more than the {N} tokens"):
                 model(longer)
+
+
+def test_gradients_after_inference():
+    model, given = transformer("llama", "sdpa"), tokens(batch=4)
+    with ht.capture(model, statistics=False) as heads:
+        heads.run([given])
+    with ht.smaller_heads(model, hf.compress(heads.passages(), dim=3, effort=0)):
+        x = given["input_ids"][:1]
+        with torch.inference_mode():
+            model(x)
+        model(x)[0].square().sum().backward()
+
+
+def test_threads_run_one_model():
+    model, given = transformer("llama", "sdpa"), tokens(batch=4)
+    with ht.capture(model, statistics=False) as heads:
+        heads.run([given])
+    found = hf.compress(heads.passages(), dim=3, effort=0)
+
+    def outputs(_):
+        with torch.no_grad():
+            return [model(**given)[0] for _ in range(20)]
+
+    with ht.smaller_heads(model, found) as smaller, ThreadPoolExecutor(4) as pool:
+        expected = outputs(0)[0]
+        for out in chain(*pool.map(outputs, range(4))):
+            torch.testing.assert_close(out, expected)
+    assert set(smaller.layers.values()) == {100}
 
 
 def test_some_heads_of_hand_written_attention():

@@ -11,16 +11,19 @@
 namespace headfit {
 namespace {
 
+constexpr float largest_half = 65504.0f;
+
 // The nearest positive number of float16, in which steps are stored.
 float as_stored(float step) {
-  constexpr float least = 5.9604645e-8f, most = 65504.0f;
-  return static_cast<float>(Eigen::half(std::clamp(step, least, most)));
+  constexpr float least = 5.9604645e-8f;
+  return static_cast<float>(Eigen::half(std::clamp(step, least, largest_half)));
 }
 
 constexpr Index half_bytes = sizeof(Eigen::half);
 
+// Stores the nearest finite number of float16; a NaN stays one.
 void store_half(float x, std::uint8_t* bytes) {
-  const Eigen::half rounded(x);
+  const Eigen::half rounded(std::clamp(x, -largest_half, largest_half));
   std::memcpy(bytes, &rounded, sizeof(rounded));
 }
 

@@ -81,6 +81,10 @@ JudgedMaps<Maps> best_by_adam(const JudgedMaps<Maps>& start, Maps unit,
     to_gradient(maps, gradient);
     const double share = step_share(step, schedule.steps, schedule.warm_up);
     adam.advance(maps, gradient, unit, schedule.largest_rate * share);
+    // Gradients of very large keys overflow.
+    bool is_finite = true;
+    maps.for_each([&](const auto& x) { is_finite = is_finite && x.allFinite(); });
+    if (!is_finite) break;
     const bool is_last = step + 1 == schedule.steps;
     if ((step + 1) % schedule.look_every != 0 && !is_last) continue;
     const double loss = judge(maps);

@@ -188,16 +188,9 @@ class Cluster:
 
 
 def row_blocks(rows: int, products: int, slots: int) -> list[slice]:
-    """Split rows into blocks that begin at multiples of `GRANULE`.
+    """Split so many rows into blocks that begin at multiples of `GRANULE`.
 
-    Parameters
-    ----------
-    rows : int
-        The number of rows.
-    products : int
-        The multiplications that one row takes.
-    slots : int
-        How many blocks the workers compute at a time.
+    A row takes so many products, and the workers compute so many blocks (slots) at a time.
     """
     wanted = min(rows / (PER_SLOT * slots), AT_ONCE / max(1, products))
     size = GRANULE * max(1, round(wanted / GRANULE))

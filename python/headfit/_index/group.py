@@ -67,9 +67,10 @@ class Group(Passages):
             q, k = (x.astype(np.float64) for x in passage.stored)
             q, k = q.reshape(self.heads, -1, self.dim), k[_seen(passage)]
             moments[:-2] += np.swapaxes(q, 1, 2) @ q / q.shape[1]
-            moments[-2] += k.T @ k / len(k)
-            k -= k.mean(axis=0)
-            moments[-1] += k.T @ k / len(k)
+            count = max(1, len(k))  # a passage may have padding keys alone
+            moments[-2] += k.T @ k / count
+            k -= k.sum(axis=0) / count
+            moments[-1] += k.T @ k / count
         *queries, plain, centred = self._averaged(moments)
         return ClosedForm.of(queries, centred), plain
 

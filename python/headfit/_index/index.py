@@ -158,6 +158,7 @@ def index(
     if dim is not None and mass is not None:
         raise InputError("dim must not be given beside mass, which decides it")
     bound = None if mass is None else check_between(mass, "mass", 0, 1)
+    dim = 8 if dim is None else dim
     window, first = as_count(window, "window", 1), as_count(first, "first", 0)
     least = window + first + 1
     keys = as_count(keys, "keys", least)
@@ -174,7 +175,7 @@ def index(
         given = [of_one_group(a, i) for i, a in enumerate(given_alone(own))]
         group = Group.divided(given, rotated, length, shares, running.seed)
         if bound is None:
-            as_count(8 if dim is None else dim, "dim", 1, group.dim)
+            as_count(dim, "dim", 1, group.dim)
         checked_sizes(curve_dims, "curve_dims", group.dim)
         return group
 
@@ -184,7 +185,7 @@ def index(
 
     # The last size is tried where no smaller one suffices.
     sizes = (*SIZES, max(group.dim for group in groups.values()))
-    tried = [(x, dtype) for x in ((8 if dim is None else dim,) if bound is None else sizes)]
+    tried = [(x, dtype) for x in ((as_count(dim, "dim", 1),) if bound is None else sizes)]
     dims = checked_sizes(curve_dims, "curve_dims", sizes[-1])
     places = [(size, kind, count) for kind in dtypes for size in dims for count in counts]
     found: dict[Any, Index] = {}

@@ -172,18 +172,11 @@ def _some_heads(attention: Attention, heads: Any, key: int) -> Attention:
 def read_masks(
     seen: ObservedCall, rows: Bools | None, shape: tuple[int, int, int], own: bool
 ) -> Read:
-    """Return what the mask and the bias of an attention say.
+    """Return what the mask and the bias of an attention of some shape (batch, n, m) say.
 
-    Parameters
-    ----------
-    seen : ObservedCall
-    rows : ndarray of bool, shape (batch, n), or None
-        Which queries are no padding. None if nobody said so: then queries at the places of keys
-        that no query sees are taken for padding.
-    shape : tuple of int
-        The batch, n and m.
-    own : bool
-        Whether queries and keys belong to the same tokens, the last query to the last key.
+    `rows`, (batch, n), says which queries are no padding. If None, queries at the places of keys
+    that no query sees are taken for padding. `own` says that queries and keys belong to the same
+    tokens, the last query to the last key.
     """
     batch, n, m = shape
     allowed: Any = None

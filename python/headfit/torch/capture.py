@@ -235,7 +235,7 @@ class Recorder(Running):
             {
                 "scale": check_scale(seen.scale, query.shape[3]),
                 "softcap": None if seen.softcap is None else float(seen.softcap),
-                "sinks": None if seen.sinks is None else stored(seen.sinks, "sinks", ndim=1),
+                "sinks": None if seen.sinks is None else stored(seen.sinks, "sinks", ndim=1).copy(),
             },
             masks,
             values_of(seen, batch, masks.keys) if self.values else None,
@@ -264,7 +264,7 @@ class Recorder(Running):
 
     def _padding(self, batch: int, n: int) -> tuple[Bools | None, Any]:
         """Return which queries are no padding, and their tokens, from the model's arguments."""
-        frames = [frame for frame in reversed(self.frames) if frame.arguments]
+        frames = [frame for frame in reversed(self.here.frames) if frame.arguments]
         every_ids = [frame.arguments.get("input_ids") for frame in frames]
         fitting = (x for x in every_ids if isinstance(x, torch.Tensor) and x.shape == (batch, n))
         tokens = next((x.detach().cpu().numpy() for x in fitting), None)
@@ -276,17 +276,14 @@ class Recorder(Running):
                 known = frame.module is not self._model or hasattr(frame.module, "config")
                 return (np.ones((batch, n), dtype=bool) if known else None), tokens
             if isinstance(mask, torch.Tensor) and mask.dim() == 2:
-                fits = mask.shape[0] == batch and mask.shape[1] >= n
+                # One for other tokens, such as the samples of audio, says nothing of these.
+                given = (x for x in frame.arguments.values() if isinstance(x, torch.Tensor))
+                fits = mask.shape[1] >= n and (batch, n) in (x.shape[:2] for x in given)
                 return (mask[:, -n:].detach().cpu().numpy() != 0 if fits else None), tokens
         return None, tokens
 
     def verify(self, seen: ObservedCall, call: Call, output: Any) -> None:
-        """Raise a CaptureError unless the call's attention times the values is the output.
-
-        Parameters
-        ----------
-        output : Tensor, shape (batch, heads, n, dv)
-        """
+        """Raise a CaptureError unless attention times values is the output."""
         v, out = values_of(seen, len(call.q), call.k.shape[2]), output.detach().cpu()
         worst, largest = 0.0, float(seen.value.detach().abs().max())
         for attention, at, rows, keys in call.parts():

@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,14 @@ class Frame:
     calls: int = 0
 
 
+class _Here(threading.local):
+    """What runs in a thread: modules, the innermost last, and whether an attention does."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.inside = False
+
+
 class Running(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
     """Follows a model while it runs, and takes its attentions in the place of their functions.
 
@@ -37,8 +46,8 @@ class Running(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
     `nn.TransformerEncoder` do not take their fused path then, which would bypass it: they compute
     the same in single steps.
 
-    `frames` are the modules that are running, the innermost last; `ran` says whether a call of the
-    model has ended without an exception, and `inside` that attentions are part of a larger one.
+    `ran` says whether a call of the model has ended without an exception. Threads may run the
+    model at the same time: `take` and `end` are called by one of them after the other.
     """
 
     def __init__(self, model: Any) -> None:
@@ -50,9 +59,8 @@ class Running(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
             if isinstance(module, torch.jit.ScriptModule):
                 name = self.names[id(module)]
                 raise CaptureError(f"{name} is a ScriptModule; pass the module it was made from")
-        self.frames: list[Frame] = []
-        self.inside = self.ran = False
-        self._model = model
+        self.here, self.ran = _Here(), False
+        self._model, self._lock = model, threading.RLock()
 
     def take(
         self, layer: str, module: Any, function: Any, args: Any, kwargs: Any, kind: str | None
@@ -83,30 +91,33 @@ class Running(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         if module is self._model or (library and isinstance(module, library.PreTrainedModel)):
             names = inspect.signature(module.forward).parameters
             arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-        self.frames.append(Frame(module, arguments))
+        self.here.frames.append(Frame(module, arguments))
 
     def _leave(self, module: Any, _args: Any, output: Any) -> None:
-        while self.frames and self.frames.pop().module is not module:
+        frames = self.here.frames
+        while frames and frames.pop().module is not module:
             pass
-        if not self.frames:
+        if not frames:
             self.ran = self.ran or output is not None  # None after an exception
-            self.end()
+            with self._lock:
+                self.end()
 
     def attend(self, layer: str, *call: Any) -> Any:
         """Take an attention, and no notice of those that it consists of."""
-        before, self.inside = self.inside, True
+        before, self.here.inside = self.here.inside, True
         try:
-            return self.take(layer, *call)
+            with self._lock:
+                return self.take(layer, *call)
         finally:
-            self.inside = before
+            self.here.inside = before
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return the result of a function, of an attention by way of `take`."""
         kwargs = kwargs or {}
         taken = func is F.scaled_dot_product_attention or func is F.multi_head_attention_forward
-        if not taken or self.inside or not self.frames:
+        if not taken or self.here.inside or not self.here.frames:
             return func(*args, **kwargs)
-        module = self.frames[-1].module
+        module = self.here.frames[-1].module
         return self.attend(self.name_of(module) or "model", module, func, args, kwargs, None)
 
     def name_of(self, module: Any) -> str | None:
@@ -116,7 +127,7 @@ class Running(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         model.
         """
         name = self.names.get(id(module))
-        for frame in reversed(self.frames if name else ()):
+        for frame in reversed(self.here.frames if name else ()):
             if frame.module is module:
                 frame.calls += 1
                 return name if frame.calls == 1 else f"{name}#{frame.calls}"
@@ -157,7 +168,7 @@ def _get_interface(self: Any, implementation: Any, default: Any) -> Any:
     """Return the function of an implementation, by way of those who watch."""
     function = _look_up(self, implementation, default)
     for running in _watching:
-        if not running.inside:
+        if not running.here.inside:
             function = partial(_attend, running, implementation, function)
     return function
 

@@ -177,14 +177,9 @@ class _LayerMaps:
     _tensors: dict[Any, Any] = field(default_factory=dict)
 
     def apply(self, query: Any, key: Any, scale: float | None) -> tuple[Any, Any]:
-        """Return smaller queries and keys, whose products are logits.
+        """Return queries (..., heads, n, d) and keys (..., key heads, m, d) that make the logits.
 
-        Parameters
-        ----------
-        query : Tensor, shape (..., heads, n, D)
-        key : Tensor, shape (..., key heads, m, D)
-        scale : float or None
-            That of the layer, for heads without maps; None means 1 / sqrt(D).
+        The scale of the layer is for heads without maps; None means 1 / sqrt(D).
         """
         if query.dim() < 3 or key.dim() < 3:
             raise CaptureError(f"{self.layer}: queries and keys must have an axis of heads")
@@ -193,7 +188,8 @@ class _LayerMaps:
         place = (shape, scale, query.dtype, query.device)
         if place not in self._tensors:
             maps = self._numbers(shape, scale)
-            self._tensors[place] = [torch.from_numpy(x).to(query) for x in maps]
+            with torch.inference_mode(False):  # a later call may have gradients
+                self._tensors[place] = [torch.from_numpy(x).to(query) for x in maps]
         for head in self.heads.values():
             warn_beyond(key.shape[-2], head.length, head.rotary, 2)
         for_queries, for_keys = self._tensors[place]

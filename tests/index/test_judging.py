@@ -178,6 +178,7 @@ def test_bad_arguments() -> None:
         ({"curve_dims": (0,)}, "curve_dims must"),
         ({"curve_keys": (WINDOW + FIRST,)}, "curve_keys must be an integer of at least 7"),
         ({"curve_keys": (7.5,)}, "curve_keys must"),
+        ({"curve_keys": (10,)}, "curve_keys and curve_dtypes must go with curve_dims"),
         ({"curve_dtypes": 3}, "curve_dtypes must be 'float32' or"),
         ({"curve_dtypes": ("int4", "int3")}, "curve_dtypes must be 'float32' or"),
     ):

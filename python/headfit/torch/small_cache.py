@@ -129,10 +129,7 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
 
 
 class Positions(threading.local):
-    """The positions that a rotary embedding was last called with, by any thread for itself.
-
-    Layers and copies of the cache share them.
-    """
+    """Positions of a thread's last call of a rotary embedding; layers and copies share them."""
 
     ids: Any = None
     _last: Any = None, None

@@ -7,7 +7,7 @@ from collections import defaultdict
 from itertools import combinations
 
 import pytest
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import settings
 
 # Set before Matplotlib is imported, so that no test opens a window.
 os.environ["MPLBACKEND"] = "Agg"
@@ -25,7 +25,11 @@ settings.register_profile("short", settings.get_profile("full"), max_examples=20
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run all tests with all cases")
-    parser.addoption("--rest", action="store_true", help="run what --full adds to a plain run")
+    parser.addoption(
+        "--rest",
+        action="store_true",
+        help="run what --full adds to a plain run, more examples of hypothesis included",
+    )
 
 
 def of_all(config: pytest.Config) -> bool:
@@ -55,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("full"):
         short = share([item for item in kept if item.get_closest_marker("full") is None])
         # Hypothesis tries more examples in full.
-        done = {item for item in short if not is_hypothesis_test(getattr(item, "obj", None))}
+        done = {x for x in short if not hasattr(getattr(x, "obj", None), "hypothesis")}
         kept = [item for item in kept if item not in done] if config.getoption("rest") else short
     left = set(items) - set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item in left])

@@ -158,9 +158,41 @@ def test_padding_on_the_left_changes_nothing(small):
     alone = model.generate(x, cache=ht.SmallCache(model, found), **options)
     batch = model.generate(both, attention_mask=mask, cache=ht.SmallCache(model, found), **options)
     assert batch[0, 19:].tolist() == alone[0, 12:].tolist()
-    cache = ht.SmallCache(model, found)  # the first parts of one entry are padding alone
-    parts = model.generate(both, attention_mask=mask, cache=cache, prefill_chunk_size=3, **options)
-    assert torch.equal(parts, batch)
+
+
+@pytest.mark.parametrize(("padding", "size"), [(18, 30), *((7, size) for size in range(2, 9))])
+def test_parts_may_be_padding_alone(small, padding, size):
+    model, found = small
+    x = tokens(2, 19, seed=5)
+    mask = torch.ones_like(x)
+    mask[0, :padding] = 0
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    whole, parts = ht.SmallCache(model, found), ht.SmallCache(model, found)
+    expected = run(model, x, whole, attention_mask=mask, position_ids=positions)
+    for first in range(0, 19, size):
+        part = slice(first, first + size)
+        some = {"attention_mask": mask[:, : part.stop], "position_ids": positions[:, part]}
+        logits = run(model, x[:, part], parts, **some)
+    torch.testing.assert_close(logits[:, -1], expected[:, -1])
+    step = {"attention_mask": torch.ones(2, 20), "position_ids": positions[:, -1:] + 1}
+    step["attention_mask"][:, :19] = mask
+    one, other = (run(model, x[:, :1], cache, **step) for cache in (whole, parts))
+    torch.testing.assert_close(one, other)
+    for some in (whole, parts):
+        assert some.layers[0].starts.tolist() == [padding, 0]
+    with pytest.raises(InputError, match="rise by one"):
+        run(model, x[:, :1], parts, attention_mask=None, position_ids=positions[:, :1])
+
+
+def test_pickles_and_copies_are_not_watched(small):
+    model, found = small
+    cache = pickle.loads(pickle.dumps(ht.SmallCache(model, found)))
+    with pytest.raises(CaptureError, match="positions of the keys are not known"):
+        run(model, tokens(1, 4), cache)
+    with ht.capture(model) as heads:
+        copied = copy.deepcopy(model)
+        run(copied, tokens(1, 12), None)
+    assert not heads.layers
 
 
 def test_beams_and_crops(small):
@@ -456,7 +488,7 @@ def test_layers_share_the_angles_of_positions(small, monkeypatch):
     assert counts[3:] == [30] * 4
 
 
-def test_what_is_not_finite_is_seen(both):
+def test_what_is_not_finite_is_seen(both, made):
     """A key or value that is NaN or infinite is not read as a plausible number."""
     _, keys, values = both
     name = next(iter(keys.layers))
@@ -469,6 +501,8 @@ def test_what_is_not_finite_is_seen(both):
             read = packing.unpack(packing.pack(torch.tensor(states), table), table)
             assert torch.isnan(read[:, 2]).any()
             assert torch.isfinite(read[:, [0, 1, 3, 4, 5]]).all()
+        packing = made[1][(("rank", 10),)][name].packing  # without bits, and not turned
+        assert np.isnan(packing.unpack(packing.pack(states, None), None)[:, 2]).any()
     large = states.copy()
     large[0, 2] = 1e20  # whose squares float32 does not hold
     packing = values[name].packing

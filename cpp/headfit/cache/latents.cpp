@@ -21,9 +21,10 @@ float as_stored(float step) {
 
 constexpr Index half_bytes = sizeof(Eigen::half);
 
-// Stores the nearest finite number of float16; a NaN stays one.
+// Stores the nearest finite number of float16, and NaN for a number that is not finite.
 void store_half(float x, std::uint8_t* bytes) {
-  const Eigen::half rounded(std::clamp(x, -largest_half, largest_half));
+  const float nearest = std::clamp(x, -largest_half, largest_half);
+  const Eigen::half rounded(std::isfinite(x) ? nearest : std::numeric_limits<float>::quiet_NaN());
   std::memcpy(bytes, &rounded, sizeof(rounded));
 }
 

@@ -170,7 +170,8 @@ def index(
     counts = [as_count(count, "curve_keys", least) for count in counts]
     kinds = np.ravel(np.array(dtype if curve_dtypes is None else curve_dtypes, object)).tolist()
     dtypes = [as_choice(kind, "curve_dtypes", tuple(DTYPES)) for kind in kinds]
-    if np.size(curve_dims) == 0 and (curve_keys is not None or curve_dtypes is not None):
+    some = checked_sizes(curve_dims, "curve_dims", LARGEST)
+    if not some and (curve_keys is not None or curve_dtypes is not None):
         raise InputError("curve_keys and curve_dtypes must go with curve_dims")
 
     def checked(own: Any) -> Group:

@@ -17,14 +17,9 @@ Bools = NDArray[np.bool_]
 
 
 class Passage(NamedTuple):
-    """The part of one batch entry that is no padding.
+    """The part of one batch entry that is no padding: its queries, its keys, and their mask.
 
-    Attributes
-    ----------
-    rows, keys : slice or ndarray of int
-        Its queries and its keys.
-    mask : object
-        None, "causal", a window, or a boolean array of shape (1 or heads, rows, keys).
+    The mask is None, "causal", a window, or a boolean array of shape (1 or heads, rows, keys).
     """
 
     rows: Any

@@ -278,8 +278,9 @@ class Recorder(Running):
             if isinstance(mask, torch.Tensor) and mask.dim() == 2:
                 # One for other tokens, such as the samples of audio, says nothing of these.
                 given = (x for x in frame.arguments.values() if isinstance(x, torch.Tensor))
-                fits = mask.shape[1] >= n and (batch, n) in (x.shape[:2] for x in given)
-                return (mask[:, -n:].detach().cpu().numpy() != 0 if fits else None), tokens
+                last = mask[:, -n:].detach().cpu().numpy() != 0
+                fits = last.shape == (batch, n) and last.shape in (x.shape[:2] for x in given)
+                return (last if fits else None), tokens
         return None, tokens
 
     def verify(self, seen: ObservedCall, call: Call, output: Any) -> None:

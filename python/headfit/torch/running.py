@@ -46,8 +46,8 @@ class Running(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
     `nn.TransformerEncoder` do not take their fused path then, which would bypass it: they compute
     the same in single steps.
 
-    `ran` says whether a call of the model has ended without an exception. Threads may run the
-    model at the same time: `take` and `end` are called by one of them after the other.
+    `ran` says whether a call of the model has ended without an exception. Threads may call a model
+    of transformers at once, and call `take` and `end` in turn; other code has the context's alone.
     """
 
     def __init__(self, model: Any) -> None:
@@ -61,6 +61,9 @@ class Running(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
                 raise CaptureError(f"{name} is a ScriptModule; pass the module it was made from")
         self.here, self.ran = _Here(), False
         self._model, self._lock = model, threading.RLock()
+
+    def __reduce__(self) -> Any:
+        return Running, (torch.nn.Module(),)  # a model that is copied is not watched
 
     def take(
         self, layer: str, module: Any, function: Any, args: Any, kwargs: Any, kind: str | None

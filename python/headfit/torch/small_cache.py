@@ -147,6 +147,9 @@ class Positions(threading.local):
     def __deepcopy__(self, _memo: Any) -> Self:
         return self
 
+    def __reduce__(self) -> Any:
+        return Positions, ()
+
 
 class _Note:
     """The hook of a rotary embedding that notes its positions, as long as a cache wants them."""
@@ -223,13 +226,12 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
             )
         positions = positions.to(self.keys.device).expand(batch, count)
         starts = before + count - 1 - positions[:, -1]
-        if count > 1:  # padding alone so far has positions that do not rise
-            is_padding = (positions == positions[:, :1]).all(dim=1)
-            starts = torch.where(is_padding, before + count, starts)
         rising = torch.arange(before, before + count, device=starts.device) - starts[:, None]
-        if not ((rising < 0) | (positions == rising)).all() or (
-            before and ((starts != self.starts) & (self.starts < before)).any()
-        ):
+        known = self.starts if before else starts
+        # A last token of position 0 may prove to be padding, as those before it.
+        after_padding = (known == before - 1) & (starts >= before)
+        wrong = ((rising >= 0) & (positions != rising)).any(dim=1)
+        if (wrong | (starts != known) & ~after_padding).any():
             raise InputError("positions must rise by one from token to token within the cache")
         self.starts = starts
 

@@ -170,8 +170,8 @@ def index(
     counts = [as_count(count, "curve_keys", least) for count in counts]
     kinds = np.ravel(np.array(dtype if curve_dtypes is None else curve_dtypes, object)).tolist()
     dtypes = [as_choice(kind, "curve_dtypes", tuple(DTYPES)) for kind in kinds]
-    some = checked_sizes(curve_dims, "curve_dims", LARGEST)
-    if not some and (curve_keys is not None or curve_dtypes is not None):
+    dims = checked_sizes(curve_dims, "curve_dims", LARGEST)
+    if not dims and (curve_keys is not None or curve_dtypes is not None):
         raise InputError("curve_keys and curve_dtypes must go with curve_dims")
 
     def checked(own: Any) -> Group:
@@ -189,7 +189,6 @@ def index(
     # The last size is tried where no smaller one suffices.
     sizes = (*SIZES, max(group.dim for group in groups.values()))
     tried = [(x, dtype) for x in ((as_count(dim, "dim", 1),) if bound is None else sizes)]
-    dims = checked_sizes(curve_dims, "curve_dims", sizes[-1])
     places = [(size, kind, count) for kind in dtypes for size in dims for count in counts]
     found: dict[Any, Index] = {}
     curves: dict[Any, dict[tuple[int, str, int], Index]] = {name: {} for name in groups}

@@ -528,3 +528,18 @@ def test_a_mask_of_samples_is_not_one_of_tokens():
         heads.run([{"input_values": sound * mask, "attention_mask": mask}])
     lengths = [[p.m for p in own] for own in heads.layer_passages().values()]
     assert lengths == [[39, 29]] * 2
+
+
+def test_what_is_compiled_or_no_list_of_batches_is_refused():
+    model = MODELS["llama"](transformers).eval()
+    batch = {"input_ids": torch.randint(5, 50, (2, N))}
+    with ht.capture(model) as heads:
+        for batches in (batch, 3):
+            with pytest.raises(
+                hf.errors.InputError, match="batches must be an iterable of batches"
+            ):
+                heads.run(batches)
+        heads.run([batch])
+    model.model.layers[1].compile(backend="eager")
+    with pytest.raises(hf.errors.CaptureError, match=r"layers.1 is compiled"), ht.capture(model):
+        pass

@@ -164,7 +164,7 @@ class Recorder(Running):
         super().__init__(model)
         for module in model.modules():
             why = ""
-            if hasattr(module, "_orig_mod"):
+            if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None):
                 why = "is compiled; capture the module that it was compiled from"
             elif getattr(module, "reorder_and_upcast_attn", False):
                 why = "computes attention itself: reorder_and_upcast_attn=True"

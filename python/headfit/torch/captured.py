@@ -321,7 +321,8 @@ class CapturedHeads:
         if model is None:
             raise CaptureError("run works inside the with statement of capture only")
         check_callable(call, "call")
-        if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
+        kinds = ("__iter__", "__getitem__")
+        if hasattr(batches, "keys") or not any(hasattr(batches, kind) for kind in kinds):
             raise InputError(f"batches must be an iterable of batches; got {shown(batches)}")
         target = call or model
         device = next((p.device for p in model.parameters()), torch.device("cpu"))

@@ -347,3 +347,11 @@ def test_latents_beyond_float16_are_stored_as_its_largest_numbers() -> None:
     np.testing.assert_array_equal(read[:, :3], alone[:, :3])
     largest = np.sign((keys[0, 3:] - found.mean) @ found.encode) * 65504.0
     np.testing.assert_allclose(read[0, 3:], largest @ found.decode + found.mean, rtol=1e-4)
+
+
+def test_what_float32_does_not_hold_is_refused_without_a_warning() -> None:
+    rng = np.random.default_rng(0)
+    layer = [(rng.normal(size=(2, 40, 8)), rng.normal(size=(1, 40, 8))) for _ in range(4)]
+    found = hf.compress_keys({0: layer}, rank=4, effort=0)[0]
+    with pytest.raises(NonFiniteError, match="states in float32"):
+        found.store(np.full((1, 2, 8), 1e39))

@@ -60,6 +60,7 @@ class Latents(FromPassages, Stored):
         return 2 * len(self.mean) // self.key_heads
 
     @standard_arithmetic()
+    @np.errstate(over="ignore")
     def store(self, states: Any, first: int = 0) -> NDArray[np.uint8]:
         """Return the bytes that a cache holds for the keys, or values, of some tokens.
 

@@ -321,8 +321,7 @@ class CapturedHeads:
         if model is None:
             raise CaptureError("run works inside the with statement of capture only")
         check_callable(call, "call")
-        kinds = ("__iter__", "__getitem__")
-        if hasattr(batches, "keys") or not any(hasattr(batches, kind) for kind in kinds):
+        if hasattr(batches, "keys") or not {"__iter__", "__getitem__"} & {*dir(batches)}:
             raise InputError(f"batches must be an iterable of batches; got {shown(batches)}")
         target = call or model
         device = next((p.device for p in model.parameters()), torch.device("cpu"))

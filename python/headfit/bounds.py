@@ -141,7 +141,7 @@ def projection_dim(
     spread = logit_range(gamma, tolerances=limits)
     e = min(1.0, math.log1p(limits.distortion) / (2 * math.sqrt(k) * spread))
     rate = e**2 / 4 - e**3 / 6
-    events = 2 * math.log(n) + math.log(4) + math.log(1 / failure)
+    events = 2 * math.log(n) + math.log(4) - math.log(failure)
     if not rate > events / 2**62:
         raise InputError(
             f"distortion must be large enough for a size below 2**62; got {limits.distortion}"

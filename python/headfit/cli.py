@@ -96,8 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = vars(parser(*words[:1]).parse_args(words))
         return int(arguments.pop("command").run(arguments, files))
     except BrokenPipeError:
-        # The process that read our output has ended. Print nothing, and point stdout to an open
-        # file, so that the interpreter's flush at exit does not fail.
+        # The reader of our output has ended: the interpreter's flush at exit shall not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILS
     except SystemExit as stop:  # --help, --version, arguments that do not parse

@@ -226,3 +226,17 @@ def test_threads_are_checked(command, run):
     hf.fit("A.npz", 4, num_threads=1).save("head.npz")
     bad(run(*command.split(), "--num-threads", 0), "num_threads must lie in 1")
     bad(run(*command.split(), "--num-threads", "x"), "--num-threads")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes a stream by the shell")
+def test_closed_streams(tmp_path: Path) -> None:
+    out = tmp_path / "band.npz"
+    words = [sys.executable, "-m", "headfit.cli", "pattern", "band", "8", "1", "-o"]
+    made = subprocess.run(["sh", "-c", '"$@" 2>&-', "sh", *words, str(out)], check=True)
+    assert made.returncode == 0
+    assert out.exists()
+    refused = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *words, "-"], stderr=subprocess.PIPE, check=False
+    )
+    assert refused.returncode == 2
+    assert b"closed" in refused.stderr

@@ -621,3 +621,9 @@ def test_digits_come_from_scikit_learn() -> None:
     shipped = patterns.digits_knn()
     assert np.array_equal(made.indices, shipped.indices)
     assert np.array_equal(made.indptr, shipped.indptr)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint64])
+def test_offsets_of_narrow_integers(dtype: Any) -> None:
+    wide, narrow = (patterns.circulant(300, np.array([1, 2], kind)) for kind in (np.int64, dtype))
+    np.testing.assert_array_equal(narrow.indices, wide.indices)

@@ -38,8 +38,8 @@ class Streams(contextlib.ExitStack):
                 raise InputError("only one output can be -, standard output")
             elif json:
                 raise InputError("--json and the output - both take standard output")
-            elif sys.stdout.isatty():
-                raise InputError("standard output is a terminal, which shows no binary file")
+            elif sys.stdout is None or sys.stdout.isatty():
+                raise InputError("standard output is a terminal, or closed, and takes no file")
             else:
                 self._stdout, self._suffix = sys.stdout.buffer, suffixes[0]
                 self.enter_context(contextlib.redirect_stdout(sys.stderr))
@@ -53,8 +53,8 @@ class Streams(contextlib.ExitStack):
             return path
         if self._copy is not None:
             raise InputError("only one input can be -, standard input")
-        if sys.stdin.isatty():
-            raise InputError("standard input is a terminal: send a file to it with < or |")
+        if sys.stdin is None or sys.stdin.isatty():
+            raise InputError("standard input is a terminal, or closed: send it a file by < or |")
         start = sys.stdin.buffer.read(32)
         # A safetensors file begins with the length of its header, which is JSON.
         other = ".safetensors" if start[8:9] == b"{" else ".txt"
@@ -98,9 +98,9 @@ def progress(wanted: bool | None = None) -> Iterator[Callable[[str], None]]:
 
     On a terminal each line takes the place of the last, and the end clears it.
     """
-    terminal = sys.stderr.isatty()
+    terminal = sys.stderr is not None and sys.stderr.isatty()
     start, end = ("\r\x1b[2K", "") if terminal else ("headfit: ", "\n")
-    if not (terminal if wanted is None else wanted):
+    if sys.stderr is None or not (terminal if wanted is None else wanted):
         yield lambda line: None
         return
     try:

@@ -158,8 +158,8 @@ def _gaussian(
     """Return the log-weights of rows of pairs, between -log(gamma) and 0."""
     excess = squares - np.minimum.reduceat(squares, starts).repeat(counts)
     farthest = np.maximum.reduceat(squares, starts).repeat(counts)
-    variance = farthest if bandwidth is None else float(bandwidth) ** 2
     with np.errstate(over="ignore", divide="ignore"):
+        variance = farthest if bandwidth is None else np.float64(bandwidth) ** 2
         # If all neighbours are at the same distance their weights are equal, even for a
         # variance of 0.
         depth = np.divide(excess, 2 * variance, out=np.zeros_like(excess), where=excess > 0)

@@ -349,7 +349,8 @@ def _at_offsets(
     own = token_numbers(n)
     rows = own[full:, np.newaxis]
     # Reduced modulo n first, since i + offset could overflow for unsigned or huge offsets.
-    columns = rows + (offsets % n if boundary == "wrap" else offsets).astype(own.dtype)
+    steps = offsets.astype(object) % n if boundary == "wrap" else offsets
+    columns = rows + steps.astype(own.dtype)
     if boundary == "wrap":
         columns[columns >= n] -= n
     if others is not None:

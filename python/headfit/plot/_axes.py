@@ -84,8 +84,8 @@ def label_tokens(ax: Axes, tokens: Sequence[Any] | None) -> None:
     labels = [str(tokens[place]) for place in places]
     size = min(10.0, 0.85 * points * step / len(tokens))
     rotation = 90 if max(len(label) for label in labels) > 2 else 0
-    ax.set_xticks(places, labels, rotation=rotation, fontsize=size)
-    ax.set_yticks(places, labels, fontsize=size)
+    ax.set_xticks(places, labels, rotation=rotation, fontsize=size, parse_math=False)
+    ax.set_yticks(places, labels, fontsize=size, parse_math=False)
 
 
 def _least_side(ax: Axes) -> float:

@@ -7,11 +7,12 @@
 #include <string>
 
 #include "headfit/base/errors.hpp"
+#include "headfit/base/number_format.hpp"
 
 namespace headfit {
 namespace {
 
-constexpr float largest_half = 65504.0f;
+constexpr auto largest_half = static_cast<float>(NumberFormat::float16().largest);
 
 // The nearest positive number of float16, in which steps are stored.
 float as_stored(float step) {

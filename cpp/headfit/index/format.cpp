@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "headfit/base/errors.hpp"
+#include "headfit/base/number_format.hpp"
 
 namespace headfit {
 namespace {
@@ -39,7 +40,7 @@ IndexFormat::IndexFormat(const std::string& dtype) {
 void IndexFormat::round(Matrix<float>& x, Vector<float>& scales) const {
   scales.setOnes(x.rows());
   if (kind_ == Kind::half) {
-    constexpr float most = 65504;
+    constexpr auto most = static_cast<float>(NumberFormat::float16().largest);
     x = x.cwiseMax(-most).cwiseMin(most).cast<Eigen::half>().cast<float>();
   } else if (kind_ == Kind::brain) {
     x = x.cast<Eigen::bfloat16>().cast<float>();

@@ -193,8 +193,7 @@ void bind_scans(py::module_& m) {
   }),
            py::kw_only(), py::arg("q"), py::arg("k"), py::arg("hits"), py::arg("seed"),
            py::arg("number"), py::arg("column_step"), py::arg("list_cap"), py::arg("reserve"),
-           py::arg("columns") = array_of(std::vector<Column>()),
-           py::arg("listed") = array_of(std::vector<Index>()));
+           py::arg("columns"), py::arg("listed"));
 
   // (columns, listed, hits, deficit, rounding) of the rows from `first` to `end` - 1; list_cap
   // columns for each.

@@ -218,8 +218,8 @@ class ScanRequest(metaclass=_Pybind11Type):
         column_step: int,
         list_cap: int,
         reserve: float,
-        columns: _Columns = ...,
-        listed: _Offsets = ...,
+        columns: _Columns,
+        listed: _Offsets,
     ) -> None: ...
 
 def scan_rows(

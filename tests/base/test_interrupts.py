@@ -14,7 +14,7 @@ import pytest
 from headfit._base.calls import AT_ONCE, interruptible, short_blocks
 
 SETTLED = 0.3  # seconds into the call
-SOON = 5.0  # a fraction of a second on a machine that is not busy
+SOON = 30.0  # a fraction of a second on a machine that is not busy
 
 # Preparations, and a call that takes seconds if it is not interrupted.
 LONG = {

@@ -8,6 +8,7 @@
     python benchmarks/index.py --read prose:8192:1 --judged 0 --ways index  # the loss of long ones
     python benchmarks/index.py --device cuda               # minutes, all windows
     python benchmarks/index.py --fitted 14:2048 --effort 600   # what more and longer text gives
+    python benchmarks/index.py --layers 16 32 --judged 0 --ways index   # beside one for each layer
     python benchmarks/index.py --decode 8192               # seconds: the time of a step
     python benchmarks/index.py --certify 8192              # minutes: what selections surely keep
     python benchmarks/index.py --sharing 2048              # minutes: keys of an earlier layer
@@ -342,6 +343,8 @@ def main():
     parser.add_argument("--heads", type=int, help="so many of the key heads, for shares alone")
     parser.add_argument("--judged", type=int, default=2, help="passages of which shares are taken")
     parser.add_argument("--ways", nargs="+", help="those alone whose names start so, and the best")
+    parser.add_argument("--layers", type=int, nargs="+", default=(), metavar="DIM",
+                        help="also the losses of one index for each layer, int4")  # fmt: skip
     parser.add_argument("--decode", type=int, metavar="TOKENS", help="time a step, no more")
     parser.add_argument("--certify", type=int, metavar="TOKENS", help="certificates, no more")
     parser.add_argument("--sum-bits", type=int, default=24, help="of kernels, for certificates")
@@ -351,11 +354,14 @@ def main():
     options = parser.parse_args()
     if options.heads and any(not place.endswith(":0") for place in options.read):
         parser.error("--heads goes with --read of 0 windows: the model attends by all of them")
+    if options.layers and (options.device != "cpu" or options.judged):
+        parser.error("--layers goes with --judged 0, on the CPU")
     torch.set_num_threads(options.threads)
     if options.decode:
         return decoding(options.decode, options.keys[1])
     model, _, fitted, texts = load()
-    passages = spread(capture(model, fitted, *options.fitted).passages(), options.heads)
+    captured = capture(model, fitted, *options.fitted)
+    passages = spread(captured.passages(), options.heads)
     print(f"{len(passages)} key heads; {measure.machine()}", flush=True)
     if options.certify:
         return certified(model, passages, texts["prose"], options.certify, options)
@@ -377,9 +383,14 @@ def main():
                 found = hf.index(passages, dim=dim, dtype=dtype, effort=steps, **given)
                 print(f"{name}: {time.perf_counter() - begun:.1f} s; {found!r}", flush=True)
             ways[name] = loki(found, passages) if way == "Loki" else found.heads
-    del passages
-    model.to(options.device)
     ways = {name: way for name, way in ways.items() if name.startswith(wanted)}
+    for dim in options.layers:
+        found = hf.index(captured.layer_passages(), dim=dim, dtype="int4", effort=options.effort,
+                         **given)  # fmt: skip
+        ways[f"one index for a layer, d = {dim}, int4"] = found.heads
+        print(f"for layers: {found!r}", flush=True)
+    del captured, passages
+    model.to(options.device)
     indexes = [way for way in ways.values() if isinstance(way, dict)]
     if indexes and options.device != "cpu":
         agree(model, indexes[0], texts["prose"][:TOKENS], options.keys[1])

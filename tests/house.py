@@ -22,8 +22,8 @@ LINES, CODE, STATEMENTS = 27_950, 15_965, 14_045
 """The most that all of `python/` may have."""
 
 ROOM_LINES = {
-    "_sweep": 900, "_cli": 1300, "_shrink": 935, "_compress": 1345, "_base": 2000,
-    "_cache": 1080, "_index": 1175, "_plan": 1020, "_lower": 2250, "_attention": 2950, "_fit": 3150,
+    "_sweep": 900, "_cli": 1300, "_shrink": 935, "_compress": 1350, "_base": 2000,
+    "_cache": 1080, "_index": 1190, "_plan": 1020, "_lower": 2250, "_attention": 2950, "_fit": 3150,
     "plot": 1850, "torch": 2600, "patterns": 1350, "_filter": 1300, "_target": 1450,
     "_selection": 300,
 }  # fmt: skip

@@ -13,7 +13,8 @@ using namespace headfit::test;
 
 namespace {
 
-constexpr Index heads = 3, size = 8, dim = 4;
+constexpr Index heads = 4, size = 8, dim = 4;
+constexpr int kinds = 6;  // of problems
 
 Matrix<float> random(Index rows, Index cols, std::uint64_t seed, double scale = 1) {
   Numbers numbers(seed);
@@ -22,17 +23,18 @@ Matrix<float> random(Index rows, Index cols, std::uint64_t seed, double scale = 
   return x;
 }
 
-Matrix<float> random_maps(std::uint64_t seed = 5) {
-  return random((heads + 1) * size, dim, seed, 0.5);
+Matrix<float> random_maps(Index key_heads = 1) {
+  return random((heads + key_heads) * size, dim, 5, 0.4 / static_cast<double>(key_heads));
 }
 
 Problem<float> problem(Index n, std::uint64_t seed, int kind = 0) {
   Numbers numbers(seed);
-  Problem<float> p(heads, heads, n, n, size, numbers);
+  const Index group = kind == 4 ? 2 : kind == 5 ? 1 : heads;  // query heads of a key head
+  Problem<float> p(heads, group, n, n, size, numbers);
   p.mask.right = 0;
   if (kind == 1) {
     p.softcap = 3;
-    p.sinks = {0.5, -1, 2};
+    p.sinks = {0.5, -1, 2, 0};
   }
   if (kind == 2) {  // padding on the left, and a hole, the same for each head
     p.keys = std::make_unique<bool[]>(static_cast<std::size_t>(heads * n));
@@ -72,7 +74,9 @@ struct Slow {
       double q = 0, k = 0;
       for (Index f = 0; f < size; ++f) {
         q += p.q.at(h, i, f) * maps(h * size + f, c);
-        k += p.k.at(0, j, f) * maps(heads * size + f, c);
+        for (Index g = 0; g < p.k.count; ++g) {
+          k += p.k.at(g, j, f) * maps((heads + g) * size + f, c);
+        }
       }
       sum += q * k;
     }
@@ -160,10 +164,10 @@ TEST(formats_hold_what_their_dtypes_hold) {
 }
 
 TEST(scores_and_loss_are_their_definitions) {
-  for (int kind = 0; kind < 4; ++kind) {
+  for (int kind = 0; kind < kinds; ++kind) {
     for (const IndexForm form : {IndexForm::sum, IndexForm::dot}) {
       const Problem<float> p = problem(60, 1 + static_cast<std::uint64_t>(kind), kind);
-      const Matrix<float> maps = random_maps();
+      const Matrix<float> maps = random_maps(p.k.count);
       const IndexOptions options = plain(form);
       const Slow slow{p, maps.cast<double>(), options};
       Matrix<float> scores(p.n, p.m);
@@ -187,17 +191,18 @@ TEST(scores_and_loss_are_their_definitions) {
 }
 
 TEST(gradient_is_the_slope_of_the_loss) {
-  for (int kind = 0; kind < 4; ++kind) {
+  for (int kind = 0; kind < kinds; ++kind) {
     for (const IndexForm form : {IndexForm::sum, IndexForm::dot}) {
       const Problem<float> p = problem(60, 11, kind);
-      const Matrix<float> maps = random_maps();
+      const Matrix<float> maps = random_maps(p.k.count);
       const IndexOptions options = plain(form);
       std::vector<Index> rows(60);
       std::iota(rows.begin(), rows.end(), Index(0));
       IndexLoss loss;
       Matrix<float> gradient;
       loss.evaluate(p.source(), maps, options, rows, &gradient);
-      for (const Index entry : {1, 30, 45, 70, 97, 105, 120}) {
+      for (const Index entry : {Index(1), Index(30), Index(70), Index(97), Index(120), Index(130),
+                                Index(150), maps.size() - 1}) {
         Matrix<double> moved = maps.cast<double>();
         const double step = 1e-4;
         moved.data()[entry] += step;
@@ -225,9 +230,9 @@ TEST(loss_stays_finite_where_softmaxes_underflow) {
 }
 
 TEST(what_is_found_are_the_best_keys) {
-  for (int kind = 0; kind < 4; ++kind) {
+  for (int kind = 0; kind < kinds; ++kind) {
     const Problem<float> p = problem(60, 21, kind);
-    const Matrix<float> maps = random_maps();
+    const Matrix<float> maps = random_maps(p.k.count);
     const IndexOptions options = plain(IndexForm::sum);
     const Slow slow{p, maps.cast<double>(), options};
     const Index keys = 12;
@@ -329,6 +334,11 @@ TEST(descent_lowers_the_loss_and_repeats_itself) {
   check_throws<InputError>(__FILE__, __LINE__, "a passage to fit to",
                            [&] { fit_index(group, start, options, {}); });
   group.choosing = 1;
+  const Problem<float> of_layer = problem(60, 60, 4);
+  group.passages[1] = of_layer.source();
+  check_throws<InputError>(__FILE__, __LINE__, "as many heads",
+                           [&] { fit_index(group, start, options, {}); });
+  group.passages[1] = problems[1].source();
   check_throws<InputError>(__FILE__, __LINE__, "rows for each query head",
                            [&] { fit_index(group, start.topRows(5), options, {}); });
   const Problem<float> padded = problem(60, 1, 2);

@@ -57,7 +57,7 @@ class Case:
     family: str
     dtype: str
     Q: np.ndarray  # (heads, n, D), as float64
-    K: np.ndarray
+    K: np.ndarray  # of one key head, or of as many as Q has
     scale: float
     form: str
     small: tuple[np.ndarray, np.ndarray]  # of several heads in the form "sum"
@@ -230,6 +230,9 @@ def a_case(rng, family: str, form: str = "dot", narrow: bool = False) -> Case:
         asks = {"keys": int(rng.integers(2, max(3, m))), "window": 1, "first": 0}
     asks["kernel"] = a_narrow_kernel(rng, form) if narrow else hf.Kernel.named("float32")
     scale = float(rng.choice([dim**-0.5, 1.0, -0.7, 3.0]))
+    if heads > 1 and rng.random() < 0.3:
+        others = [stored_numbers(rng.standard_normal((m, dim)), dtype) for _ in range(heads - 1)]
+        K = np.stack([K, *others])
     return Case(family, dtype, Q, K, scale, form, small, scales, options, asks, allowed)
 
 
@@ -368,8 +371,10 @@ def weights(case: Case) -> tuple[list[list[list[Any]]], list[Any]]:
     """
     found = []
     cap = case.options.get("softcap")
-    for q in case.Q:
-        whole, e = exact_product(q, case.K, case.scale)
+    for q, k in zip(
+        case.Q, np.broadcast_to(case.K, (len(case.Q), *case.K.shape[-2:])), strict=True
+    ):
+        whole, e = exact_product(q, k, case.scale)
         x = [[mpmath.ldexp(mpmath.mpf(s), e) for s in row] for row in whole]
         if cap is not None:
             x = [[mpmath.tanh(s / mpmath.mpf(cap)) * mpmath.mpf(cap) for s in row] for row in x]
@@ -442,8 +447,9 @@ class Tally:
 def judge(case: Case, rng, tally: Tally) -> None:
     """Call `certify_selection` twice: for the bounds, and for a mass close to or far from these."""
     counts = tally.counts.setdefault(case.family, Counter())
-    arrays = [stored(x.reshape(-1, x.shape[-1]), case.dtype) for x in (case.Q, case.K)]
-    arrays[0] = arrays[0].reshape(case.Q.shape)
+    arrays = [
+        stored(x.reshape(-1, x.shape[-1]), case.dtype).reshape(x.shape) for x in (case.Q, case.K)
+    ]
     small = [np.asarray(x, np.float32) for x in case.small]
     mass = 0.9
     for again in (False, True):

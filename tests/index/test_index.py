@@ -393,7 +393,7 @@ def test_dictionaries_texts_and_pickles() -> None:
     assert "P_q" not in own
     assert several.bytes == 5
     text = str(several)
-    assert "2 key heads: 5 bytes per key" in text
+    assert "2 indexes: 5 bytes per key" in text
     for way in ("kq-svd", "loki"):
         share = np.mean([several[x].others[way].share_mean for x in ("a", ("b", 1))])
         assert f"{way} {share:.4f} of the best keys' mass" in text
@@ -451,7 +451,7 @@ def test_bad_options(settings: Any, message: str) -> None:
         ([], "passages must be one at least; got none"),
         (None, "passages must be"),
         ([(Q0, K0), "x"], "passage 1 is 'x'"),
-        ([(Q0, np.stack([K0, K0]))], "one key head"),
+        ([(Q0[None], K0)], "of one layer"),
         ([(Q0[:, :0], K0)], "must not be empty"),
         ([(Q0, K0), (Q0[:1], K0)], "passages must be of one head"),
         ([(Q0, K0), (Q0[..., :6], K0[:, :6])], "passages must be of one head"),

@@ -76,6 +76,27 @@ def test_a_layer_attends_to_what_is_selected():
             np.testing.assert_allclose(out[b, head].numpy(), expected, atol=1e-5)
 
 
+def test_all_heads_of_a_layer_attend_to_what_its_index_selects():
+    model, x = Layer(), batch(6)
+    with torch.no_grad(), hf.torch.capture(model, keep=10**6, statistics=False) as heads:
+        heads.run([x])
+    found = hf.index(heads.layer_passages(), **OPTIONS)
+    assert found["model"].P_k.shape == (2, 8, 4)
+    with hf.torch.indexed(model, found, keys=16) as calls:
+        out = model(x[:1])
+    assert calls == {"model": 1}
+    q = x[0].unflatten(-1, (4, 8)).transpose(0, 1)
+    selected = found["model"].apply(q.numpy(), q[:2].numpy(), mask="causal", keys=16)
+    expected = selected.apply(q[2:].numpy())
+    np.testing.assert_allclose(out[0].numpy(), expected, atol=1e-5)
+    both = {**found.heads, ("model", 1): found["model"]}
+    with (
+        pytest.raises(InputError, match="key heads of model beside all of it"),
+        hf.torch.indexed(model, both),
+    ):
+        pass
+
+
 def test_heads_without_an_index_attend_to_all():
     model, x = Layer(), batch(6)
     found = found_in(model, [x])
@@ -126,7 +147,6 @@ def test_bad_input():
     index = found["model", 0]
     for heads, message in [
         ({}, "heads must be what index returns"),
-        ({"model": index}, "number of a key head"),
         ({("model", 0): 3}, "to Index; got"),
     ]:
         with pytest.raises(InputError, match=message), hf.torch.indexed(model, heads):
@@ -138,6 +158,11 @@ def test_bad_input():
         hf.torch.indexed(model, {("other", 0): index}),
     ):
         pass
+    with (
+        pytest.raises(InputError, match="of size 8, K 1; got 4 of size 8, and 2"),
+        hf.torch.indexed(model, {"model": index}),
+    ):
+        model(x)
     with (
         pytest.raises(InputError, match="has 2 key heads"),
         hf.torch.indexed(model, {("model", 2): index}),

@@ -353,6 +353,21 @@ def test_results_and_words() -> None:
     assert isinstance(held, hf.results.SelectionCertificate)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_heads_of_a_layer_read_their_own_keys(dtype: Any) -> None:
+    Q, K, q, k = a_problem(15, dtype, heads=(4,))
+    keys = np.stack([K, RNG(16).normal(size=K.shape).astype(dtype)])
+    asks: dict[str, Any] = {**ASKS, "mass": 0.5, "mask": "causal", "columns": True}
+    whole = hf.certify_selection(Q, keys, q, k, **asks)
+    for g in range(2):
+        own = slice(2 * g, 2 * g + 2)
+        alone = hf.certify_selection(Q[own], keys[g], q, k, **asks)
+        np.testing.assert_array_equal(alone.columns, whole.columns)
+        np.testing.assert_array_equal(alone.row_status, whole.row_status[own])
+        for name in ("row_mass", "row_most"):
+            np.testing.assert_allclose(getattr(alone, name), getattr(whole, name)[own], rtol=1e-5)
+
+
 def bad(name: str, value: Any) -> dict[str, Any]:
     return {**dict(zip(("Q", "K", "Q_index", "K_index"), a_problem(14, heads=(2,)), strict=True)),
             **ASKS, name: value}  # fmt: skip
@@ -375,7 +390,7 @@ def bad(name: str, value: Any) -> dict[str, Any]:
         ("K_index", np.zeros((M, SMALL + 1)), "Q_index and K_index must have rows of the same"),
         ("K_index", np.full((M, SMALL), 0.1), "K_index must hold numbers of float32"),
         ("K_index", np.full((M, SMALL), 1e300), "K_index must hold numbers of float32"),
-        ("K", np.zeros((2, M, D)), "K must be of one key head"),
+        ("K", np.zeros((3, M, D)), "with a number of heads that divides Q's"),
         ("mask", np.stack([SOME, SOME]), "must have the same mask"),
         ("key_lengths", [20, 21], "must have the same mask, key_mask and key_lengths"),
     ],

@@ -269,17 +269,20 @@ class SelectionFold : public WholeRows<double> {
   Checkpoints checkpoints_;
 };
 
-// The largest bound of the norms of some keys; writes those of all, if asked to.
+// The largest bound of the norms of the first keys of each head. Writes those of all, if asked to, of
+// one head.
 template <class T>
 double largest_norm(const Heads<T>& keys, Index count, Vector<double>* all = nullptr) {
   HeadRows<T> rows(keys);
   Checkpoints checkpoints;
   double largest = 0;
-  for (Index j = 0; j < count; ++j) {
-    checkpoints.after(keys.cols);
-    const double norm = norm_above(rows.row(0, j));
-    largest = std::max(largest, norm);
-    if (all) (*all)[j] = norm;
+  for (Index h = 0; h < keys.count; ++h) {
+    for (Index j = 0; j < count; ++j) {
+      checkpoints.after(keys.cols);
+      const double norm = norm_above(rows.row(h, j));
+      largest = std::max(largest, norm);
+      if (all) (*all)[j] = norm;
+    }
   }
   return largest;
 }
@@ -303,15 +306,12 @@ void check(const LogitSource<T>& source, const Heads<float>& q_index, const Head
            const SelectionOptions& options) {
   source.validate();
   check_mask(source.mask, source.q.count, source.q.rows, source.k.rows);
-  if (source.k.count != 1) {
-    throw InputError("K must be of one key head; got " + std::to_string(source.k.count));
-  }
   if (source.bias.is_set() || source.q.rotary.table || source.k.rotary.table) {
     throw InputError("certify_selection takes no bias and no rotary positions");
   }
   if (!source.mask.is_shared(source.q.count, source.k.rows)) {
     throw InputError(
-        "the query heads of one key head must have the same mask, key_mask and key_lengths");
+        "the query heads of an index must have the same mask, key_mask and key_lengths");
   }
   if (options.first < 0 || options.window < 1 || options.budget() < 1) {
     throw InputError("keys must be more than first + window; got " + std::to_string(options.keys));
@@ -337,7 +337,7 @@ template <class T>
 void judge_rows(const std::vector<LogitSource<double>>& index, const LogitSource<T>& heads,
                 Selection& selection, const Run& run) {
   const KeyLayouts layouts = whole_row_layouts(index.front(), run);
-  const PackedKeys<T> keys(heads, 0, 1, run, layouts);
+  const PackedKeys<T> keys(heads, 0, heads.k.count, run, layouts);
   const PackedKeys<double> index_keys(index.front(), 0, 1, run, layouts);
   const Pass<T> pass{index, index_keys, heads, keys};
   stream_tiles(index.front(), index_keys, run, [&] { return SelectionFold<T>(pass, selection); });

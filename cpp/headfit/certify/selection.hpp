@@ -46,10 +46,10 @@ struct SelectionRows {
 };
 
 // Judges the index with the rounded queries and keys `q_index` and `k_index`, one of each for every row
-// and every key of `source`; in the form "sum" queries of as many heads as it has. The query heads of
-// the source share one key head and one mask; they may have a soft-cap and sinks, but no bias and no
-// rotary positions. `columns`, where it is not null, receives the surely selected keys of each row,
-// rising, `options.keys` places a row, with -1 behind them.
+// and every key of `source`; in the form "sum" queries of as many heads as it has. The heads of the
+// source have one mask; they may have a soft-cap and sinks, but no bias and no rotary positions.
+// `columns`, where it is not null, receives the surely selected keys of each row, rising,
+// `options.keys` places a row, with -1 behind them.
 //
 // Scores are computed in double. The heads' logits are computed in T, and again in double for rows
 // that this may decide. Takes O(n (m (d + D heads))) time and, besides what is given and found, the

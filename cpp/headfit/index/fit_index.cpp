@@ -82,8 +82,8 @@ class GroupDescent {
   StackedMaps units() const {
     StackedMaps unit = start_;
     const LogitSource<float>& first = given_.passages[0];
-    for (Index h = 0; h <= first.q.count; ++h) {
-      const MatrixView<float> x = h < first.q.count ? first.q[h] : first.k[0];
+    for (Index h = 0; h < first.q.count + first.k.count; ++h) {
+      const MatrixView<float> x = h < first.q.count ? first.q[h] : first.k[h - first.q.count];
       const Eigen::ArrayXd squares = x.cast<double>().colwise().squaredNorm().transpose();
       Eigen::ArrayXf spread = (squares / static_cast<double>(x.rows())).sqrt().cast<float>();
       spread = spread.max(0.1f * spread.mean()) + std::numeric_limits<float>::min();
@@ -130,12 +130,13 @@ IndexResult fit_index(const IndexPassages& given, const Matrix<float>& start,
   const LogitSource<float>& first = given.passages[0];
   for (const LogitSource<float>& passage : given.passages) {
     check_index_passage(passage);
-    if (passage.q.count != first.q.count || passage.q.cols != first.q.cols) {
-      throw InputError("all passages must have as many query heads, of one size");
+    if (passage.q.count != first.q.count || passage.k.count != first.k.count ||
+        passage.q.cols != first.q.cols) {
+      throw InputError("all passages must have as many heads, of one size");
     }
   }
-  if (start.rows() != (first.q.count + 1) * first.q.cols || start.cols() < 1) {
-    throw InputError("maps must have rows for each query head and for the keys");
+  if (start.rows() != map_rows(first) || start.cols() < 1) {
+    throw InputError("maps must have rows for each query head and each key head");
   }
   return GroupDescent(given, start, options, descent).run();
 }

@@ -8,7 +8,7 @@
 
 namespace headfit {
 
-// One key head and its query heads in some passages.
+// Query heads and the key heads that they read, in some passages.
 struct IndexPassages {
   std::vector<LogitSource<float>> passages;
   Rotary<float> positions;  // a table from position 0 on; or none

@@ -36,8 +36,8 @@ class BestKeys {
 
 void check_call(const LogitSource<float>& passage, const Matrix<float>& maps) {
   check_index_passage(passage);
-  if (maps.rows() != (passage.q.count + 1) * passage.q.cols) {
-    throw InputError("maps must have rows for each query head and for the keys");
+  if (maps.rows() != map_rows(passage)) {
+    throw InputError("maps must have rows for each query head and each key head");
   }
 }
 

@@ -33,7 +33,11 @@ double IndexLoss::evaluate(const LogitSource<float>& passage, const Matrix<float
   }
   if (!(total.mass > 0)) return 0;
   if (gradient) {
-    add_moments<float>(passage.k[0], by_keys_, gradient->bottomRows(passage.k.cols));
+    const Index size = passage.k.cols;
+    for (Index g = 0; g < passage.k.count; ++g) {
+      add_moments<float>(passage.k[g], by_keys_,
+                         gradient->middleRows((passage.q.count + g) * size, size));
+    }
     *gradient /= static_cast<float>(total.mass);
   }
   return total.loss / total.mass;

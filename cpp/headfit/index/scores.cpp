@@ -23,7 +23,6 @@ FreeKeys FreeKeys::of(const float* logits, const ColumnRange& seen, Index positi
 
 void check_index_passage(const LogitSource<float>& passage) {
   passage.validate();
-  if (passage.k.count != 1) throw InputError("a passage must have one key head");
   for (const Heads<float>* x : {&passage.q, &passage.k}) {
     if (!std::holds_alternative<const float*>(x->data) || x->rotary.table) {
       throw InputError("passages must store float32, with positions applied");
@@ -35,6 +34,10 @@ void check_index_passage(const LogitSource<float>& passage) {
   }
 }
 
+Index map_rows(const LogitSource<float>& passage) {
+  return (passage.q.count + passage.k.count) * passage.q.cols;
+}
+
 void IndexProducts::open(const LogitSource<float>& passage, const Matrix<float>& maps,
                          const IndexOptions& options) {
   passage_ = passage;
@@ -42,7 +45,10 @@ void IndexProducts::open(const LogitSource<float>& passage, const Matrix<float>&
   format_ = options.format;
   const Index size = passage.q.cols;
   query_maps_ = maps.topRows(passage.q.count * size);
-  multiply<float>(passage.k[0], maps.bottomRows(size), keys_);
+  multiply<float>(passage.k[0], maps.middleRows(passage.q.count * size, size), keys_);
+  for (Index g = 1; g < passage.k.count; ++g) {
+    add_product<float>(passage.k[g], maps.middleRows((passage.q.count + g) * size, size), keys_);
+  }
   format_.round(keys_, scales_);
   originals_.resize(static_cast<std::size_t>(passage.q.count));
 }

@@ -1,9 +1,10 @@
 // The scores by which an index finds keys, in one passage.
 //
-// The query heads of a group share the keys of one key head. Maps A_h (D x d) for each query head and
-// B (D x d) for the keys make products q_h A_h . k B. In the form `sum`, the score of a key is the
-// logarithm of the sum over query heads of the softmax of these products over all visible keys; in
-// the form `dot` it is the sum of the products themselves: one product with the sum of the queries.
+// An index is for a group of query heads and the key heads that these read: one, or all of a layer.
+// Maps A_h (D x d) for each query head and B_g (D x d) for each key head make products
+// q_h A_h . sum_g k_g B_g. In the form `sum`, the score of a key is the logarithm of the sum over query
+// heads of the softmax of these products over all visible keys; in the form `dot` it is the sum of the
+// products themselves: one product with the sum of the queries.
 #pragma once
 
 #include <array>
@@ -67,14 +68,16 @@ struct IndexOptions {
   KeptAnyway kept;
 };
 
-// A group of query heads and their key head, with positions applied: throws an InputError unless its
+// A group of query heads and their key heads, with positions applied: throws an InputError unless its
 // heads store float32 and have the same mask, and no bias.
 void check_index_passage(const LogitSource<float>& passage);
+// The rows of the maps for all query heads and all key heads.
+Index map_rows(const LogitSource<float>& passage);
 
 // The products of an index for some rows at a time. Each thread has an object of its own.
 class IndexProducts {
  public:
-  // `maps`: those of the query heads, one below the other, and below them that of the keys.
+  // `maps`: those of the query heads, one below the other, and below them those of the key heads.
   void open(const LogitSource<float>& passage, const Matrix<float>& maps,
             const IndexOptions& options);
   // Maps and rounds the queries of some rows. The rows must live until the next call.

@@ -221,8 +221,7 @@ class Attention(Shown):
 
         `also` names further options that the caller takes.
         """
-        allowed = ("scale", "mask", *also)
-        more = [name for name in self.options.non_default() if name not in allowed]
+        more = [name for name in self.options.non_default() if name not in ("scale", "mask", *also)]
         if more:
             spoken = " and ".join(["scale * q.k under a mask", *also])
             raise InputError(

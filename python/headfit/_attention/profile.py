@@ -205,8 +205,7 @@ class HeadStatistics:
         passages = math.prod(attention.lead) // self.heads
         threads = thread_count(num_threads)
         profile = Profile.of(attention, self.measures, tokens, threads, (passages, self.heads))
-        for name, values in _sums(profile).items():
-            self.sums[name] = _plus(self.sums[name], values)
+        self.sums |= {name: _plus(self.sums[name], x) for name, x in _sums(profile).items()}
         largest = {
             "keys": profile.over_keys(np.nanmax),
             "gamma": profile.over_rows(np.nanmax, profile.gamma),

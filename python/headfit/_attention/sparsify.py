@@ -89,10 +89,8 @@ class Sparsified(Shown):
 
     def _facts(self) -> dict[str, str]:
         n, m = self.matrix.shape
-        exempt = ""
-        if self.exempt.size:
-            first = ", ".join(map(str, self.exempt[:4])) + ", ..." * (self.exempt.size > 4)
-            exempt = f" without columns {first}"
+        first = ", ".join(map(str, self.exempt[:4])) + ", ..." * (self.exempt.size > 4)
+        exempt = f" without columns {first}" if first else ""
         return {
             "matrix": f"{n} x {m}, {self.matrix.nnz} entries",
             "at most": f"{self.per_row} a row and {self.per_column} a column{exempt}",

@@ -91,11 +91,6 @@ def option(*words: str, suffixes: tuple[str, ...] = (), **settings: Any) -> Opti
     return Option(name, words, {"type": Path, **settings} if suffixes else settings, suffixes)
 
 
-def flag(word: str, about: str) -> Option:
-    """Return an option that is there or not."""
-    return option(word, action="store_true", help=about)
-
-
 def options_of(
     function: Callable[..., Any],
     names: str | None = None,
@@ -167,13 +162,15 @@ def _first_sentence(text: str, default: Any) -> str:
 
 
 COMMON = (
-    flag("--json", "print one JSON object, and nothing else"),
+    option("--json", action="store_true", help="print one JSON object, and nothing else"),
     option(
         "--progress", action=argparse.BooleanOptionalAction,
         help="say on stderr what is being done (default: on terminals only)",
     ),
 )  # fmt: skip
-FORCE = flag("--force", "replace what has that name, if there is something")
+FORCE = option(
+    "--force", action="store_true", help="replace what has that name, if there is something"
+)
 
 
 class Outcome(NamedTuple):

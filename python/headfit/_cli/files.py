@@ -15,7 +15,7 @@ from headfit._attention.head_table import ModelTable
 from headfit._attention.heads import single_heads
 from headfit._base.arrays import is_sparse
 from headfit._base.files import load_arrays, replace_file
-from headfit._cli.command import Call, flag, mask, numbers, option, options_of
+from headfit._cli.command import Call, mask, numbers, option, options_of
 from headfit._cli.streams import DASH
 from headfit._fit.storage import read_fit
 from headfit.errors import InputError
@@ -25,7 +25,9 @@ PLOT = option("--plot", suffixes=PICTURES, metavar="FILE", help="draw it: .png, 
 
 LOGITS = options_of(hf.Attention, "scale mask position")
 
-NORMALIZE = flag("--normalize", "scale the rows of the target to sum to 1")
+NORMALIZE = option(
+    "--normalize", action="store_true", help="scale the rows of the target to sum to 1"
+)
 TARGET = (
     option("A", type=Path, help="the target: .npz of scipy.sparse.save_npz, or .mtx, or -"),
     NORMALIZE,

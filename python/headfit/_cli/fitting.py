@@ -102,12 +102,11 @@ def certify(call: Call) -> Outcome:
     """
     head = read(call.pop("head"), "head", "a saved head")
     target = read_target(call, head.mask)
-    tolerances = call.take(TOLERANCES)
     call.say(f"certifying {target.n} x {target.n} entries")
     certificate = hf.certify(
         target,
         head.attention,
-        tolerances=dataclasses.replace(head.tolerances, **tolerances),
+        tolerances=dataclasses.replace(head.tolerances, **call.take(TOLERANCES)),
         kernel=call.pop("kernel", head.certificate.kernel),
         **call,
     )

@@ -15,10 +15,10 @@ Maps = NDArray[np.float64]
 PARTS = 8  # of the positions of a passage, for which means are reported
 
 
-def split(maps: NDArray[Any], heads: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return P_q, shape (heads, D, d), and P_k, shape (D, d)."""
-    stacked = maps.reshape(heads + 1, -1, maps.shape[1])
-    return stacked[:-1], stacked[-1]
+def split(maps: NDArray[Any], heads: int, key_heads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return P_q, shape (heads, D, d), and P_k, shape (D, d), or of several heads as P_q."""
+    stacked = maps.reshape(heads + key_heads, -1, maps.shape[1])
+    return stacked[:heads], stacked[-1] if key_heads == 1 else stacked[heads:]
 
 
 class StoredMaps(NamedTuple):

@@ -238,13 +238,14 @@ def _of_passage(options: LogitOptions, place: int, count: int) -> dict[str, Any]
     return own
 
 
-def with_shared_keys(attention: Attention, place: int) -> Attention:
-    """Return an attention whose keys are one matrix; check that it is one head, and finite."""
+def with_shared_keys(attention: Attention, place: int, of_layer: bool = False) -> Attention:
+    """Return an attention whose keys are one matrix, or of a layer; check that it is finite."""
     q, k = attention.stored
-    if q.ndim > 3 or k.ndim > 3 or (k.ndim == 3 and k.shape[0] != 1):
+    if q.ndim > 3 or k.ndim > 3 or (k.ndim == 3 and k.shape[0] != 1 and not of_layer):
+        of, more = ("layer", "(key heads, m, D)") if of_layer else ("key head", "(m, D)")
         raise InputError(
-            "passages must be of one key head, with Q of shape (n, D) or (heads, n, D) and K of "
-            f"shape (m, D); got {q.shape} and {k.shape} in passage {place}"
+            f"passages must be of one {of}, with Q of shape (n, D) or (heads, n, D) and K of shape "
+            f"{more}; got {q.shape} and {k.shape} in passage {place}"
         )
     if 0 in (*q.shape, *k.shape):
         raise InputError(
@@ -253,7 +254,7 @@ def with_shared_keys(attention: Attention, place: int) -> Attention:
         )
     for name, x in (("Q", q), ("K", k)):
         check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {place}")
-    return attention if k.ndim == 2 else Attention(q, k[0], **vars(attention.options))
+    return Attention(q, k[0], **vars(attention.options)) if k.shape[:-2] == (1,) else attention
 
 
 def cut(passage: Attention) -> list[Attention]:

@@ -103,16 +103,13 @@ class Stencil:
         inside = self.offsets[self.offsets != 0]
         if not inside.size or not self.first < 0 < self.last:
             return False
-        repeats = np.where(inside > 0, inside - self.n, inside + self.n)
-        return bool(np.isin(repeats, self.offsets).all())
+        return bool(np.isin(inside - self.n * np.sign(inside), self.offsets).all())
 
     @cached_property
     def others(self) -> Offsets:
         """All allowed offsets that are not attended to, shape (n - k,) or up to twice as many."""
         every = np.arange(self.first, self.last + 1, dtype=np.int64)
-        wanted = np.zeros(every.size, dtype=np.bool_)
-        wanted[self.offsets - self.first] = True
-        return every[~wanted]
+        return np.delete(every, self.offsets - self.first)
 
 
 def whole_target(target: Target, stencil: Stencil) -> _core.Target:

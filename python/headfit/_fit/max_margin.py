@@ -135,8 +135,7 @@ class KeyTable:
         if dim % 2:
             raise InputError(f"cyclic keys need an even dim; got {dim}")
         turns = 2 * math.pi * np.arange(n)[:, np.newaxis] / n * np.arange(1, dim // 2 + 1)
-        keys = np.concatenate([np.cos(turns), np.sin(turns)], axis=1)
-        return cls(keys.astype(dtype), kind="cyclic")
+        return cls(np.hstack([np.cos(turns), np.sin(turns)]).astype(dtype), kind="cyclic")
 
 
 def _check_size(n: int, dim: int, dtype: Any) -> None:

@@ -231,8 +231,7 @@ def _decoded(kind: Any, value: Any, name: str, rows: int | None) -> Any:
     if origin is not dict and isinstance(value, dict):
         for word in ("is", "kind"):
             if value.get(word) in _NAMED:
-                known = {key: x for key, x in value.items() if key != word}
-                return record(_NAMED[value[word]], known, rows)
+                return record(_NAMED[value.pop(word)], value, rows)
         if dataclasses.is_dataclass(kind):
             return record(kind, value, rows)  # type: ignore[arg-type]
         if kind is Fraction:

@@ -1,4 +1,4 @@
-"""A key head with its query heads in some passages, and the maps that a fit starts from."""
+"""Key heads with their query heads in some passages, and the maps that a fit starts from."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ OF_ONE_HEAD = {"mask": 2, "key_mask": 1, "key_lengths": 0}  # their axes without
 
 
 def of_one_group(attention: Attention, place: int) -> Attention:
-    """Return an attention of one key head; refuse what no index knows."""
+    """Return an attention of a key head or of a layer; refuse what no index knows."""
     position = attention.position
     if attention.bias is not None or (position and not as_rotary(position, attention.dim)):
         raise InputError(f"passage {place} has a bias or the position alibi, which no index knows")
@@ -28,7 +28,7 @@ def of_one_group(attention: Attention, place: int) -> Attention:
             raise InputError(
                 f"{name} must be one for all query heads; passage {place} has one for each"
             )
-    return with_shared_keys(attention, place)
+    return with_shared_keys(attention, place, of_layer=True)
 
 
 def _seen(attention: Attention) -> NDArray[np.bool_]:
@@ -42,7 +42,17 @@ def _seen(attention: Attention) -> NDArray[np.bool_]:
 
 
 class Group(Passages):
-    """Passages of a key head, which an index is fitted to."""
+    """Passages of a key head, or of all of a layer, which an index is fitted to."""
+
+    @property
+    def key_heads(self) -> int:
+        """The number of key heads."""
+        return self.attentions[0].stored[1].size // (self.attentions[0].m * self.dim)
+
+    @property
+    def width(self) -> int:
+        """The numbers of a key, of all key heads."""
+        return self.key_heads * self.dim
 
     @property
     def reach(self) -> int:
@@ -62,26 +72,30 @@ class Group(Passages):
 
         Moments are averaged over moves of the positions.
         """
-        moments = np.zeros((self.heads + 2, self.dim, self.dim))
+        queries = np.zeros((self.heads, self.dim, self.dim))
+        keys = np.zeros((2, self.width, self.width))
         for passage in self.part(self.parts.calibration):
             q, k = (x.astype(np.float64) for x in passage.stored)
-            q, k = q.reshape(self.heads, -1, self.dim), k[_seen(passage)]
-            moments[:-2] += np.swapaxes(q, 1, 2) @ q / q.shape[1]
+            q, k = q.reshape(self.heads, -1, self.dim), k.reshape(self.key_heads, -1, self.dim)
+            queries += np.swapaxes(q, 1, 2) @ q / q.shape[1]
+            k = np.hstack([*k[:, _seen(passage)]])
             count = max(1, len(k))  # a passage may have padding keys alone
-            moments[-2] += k.T @ k / count
+            keys[0] += k.T @ k / count
             k -= k.sum(axis=0) / count
-            moments[-1] += k.T @ k / count
-        *queries, plain, centred = self._averaged(moments)
-        return ClosedForm.of(queries, centred), plain
+            keys[1] += k.T @ k / count
+        plain, centred = self._averaged(keys)
+        return ClosedForm.of([*self._averaged(queries)], centred), plain
 
     def _averaged(self, moments: Moment) -> Moment:
         """Return the means of second moments over moves of the positions."""
         if self.rotary is None or not self.reach:
             return moments
         mean, unit = np.zeros_like(moments), np.eye(self.dim)
+        heads = np.eye(moments.shape[-1] // self.dim)
         for move in np.linspace(0, self.reach, MOVES).round():
             angles = move * self.rotary.frequencies
             turned = turn(unit, np.cos(angles), np.sin(angles), self.rotary.halves, unit.copy())
+            turned = np.kron(heads, turned)
             mean += turned.T @ moments @ turned / MOVES
         return mean
 
@@ -94,7 +108,10 @@ class Group(Passages):
         """
         kq_svd, moment = closed
         scale = self.scale / (self.heads if form == "dot" else 1)
-        kq = kq_svd.maps([scale * np.eye(self.dim)] * self.heads, dim)
+        # The part of a key that each query head reads.
+        of_key_heads = np.eye(self.width).reshape(self.key_heads, self.dim, self.width)
+        read = [*np.repeat(scale * of_key_heads, self.heads // self.key_heads, axis=0)]
         keys = np.linalg.eigh(moment)[1][:, : -dim - 1 : -1]
-        loki = np.vstack([scale * keys] * self.heads + [keys])
+        loki = np.vstack([x @ keys for x in read] + [keys])
+        kq = kq_svd.maps(read, dim)
         return {"kq-svd": kq.astype(np.float32), "loki": loki.astype(np.float32)}

@@ -56,16 +56,17 @@ def index(
     """Find a few numbers of each key by which the keys are found that a head attends to.
 
     Sparse attention scores all keys with a small head, and attends to the best in full. This finds
-    the small head for a trained one: a map P_k of the keys, and P_q of the queries of each head
-    that shares them, of shape (D, d). Some passages are held out to judge what it finds.
+    the small head for a trained one, or for all of a layer: a map P_k of the keys, and P_q of the
+    queries of each head, of shape (D, d). Some passages are held out to judge what it finds.
 
     Parameters
     ----------
     passages : sequence of (Q, K) or of Attention, or mapping
         Queries and keys of one key head in some passages: Q of shape (n, D), or (heads, n, D) for
-        query heads that share K, of shape (m, D). Or a mapping with such passages for each of
-        several key heads, by any names: ``heads.passages()`` of a capture. Masks and sinks are
-        those of each `Attention`.
+        query heads that share K, of shape (m, D). With K of shape (key heads, m, D) they are of a
+        layer, whose heads get one index. Or a mapping with such passages by any names:
+        ``heads.passages()`` of a capture for its key heads, ``heads.layer_passages()`` for its
+        layers. Masks and sinks are those of each `Attention`.
     dim : int, optional
         The numbers d of a key. 8 where neither `dim` nor `mass` is given.
     mass : float in (0, 1), optional
@@ -84,7 +85,8 @@ def index(
     form : "sum" or "dot", default "sum"
         The score of a key: the logarithm of the sum over query heads of the softmax of
         ``Q[h] @ P_q[h] @ (K @ P_k).T`` over visible keys; or the sum over query heads of these
-        products, which is one product of a query with a key.
+        products, which is one product of a query with a key. With several key heads, K @ P_k stands
+        for the sum of all K[g] @ P_k[g].
     rotated : rotary position, optional
         The position by which queries and keys have been rotated already, as those that
         `headfit.torch.capture` reads: ("rope-half", inv_freq), ... Passages with a `position` of
@@ -115,7 +117,7 @@ def index(
     -------
     Index or Indexes
         ``result.select(Q, K)`` are the keys of each row. For a mapping, a result with an `Index`
-        for each key head.
+        for each name.
 
     Raises
     ------
@@ -178,8 +180,8 @@ def index(
         given = [of_one_group(a, i) for i, a in enumerate(given_alone(own))]
         group = Group.divided(given, rotated, length, shares, running.seed)
         if bound is None:
-            as_count(dim, "dim", 1, group.dim)
-        checked_sizes(curve_dims, "curve_dims", group.dim)
+            as_count(dim, "dim", 1, group.width)
+        checked_sizes(curve_dims, "curve_dims", group.width)
         return group
 
     groups = of_each(passages, "key head", checked)
@@ -187,7 +189,7 @@ def index(
     cores = {name: group.core() for name, group in groups.items()}
 
     # The last size is tried where no smaller one suffices.
-    sizes = (*SIZES, max(group.dim for group in groups.values()))
+    sizes = (*SIZES, max(group.width for group in groups.values()))
     tried = [(x, dtype) for x in ((as_count(dim, "dim", 1),) if bound is None else sizes)]
     places = [(size, kind, count) for kind in dtypes for size in dims for count in counts]
     found: dict[Any, Index] = {}
@@ -196,7 +198,7 @@ def index(
         counted = [at[2] for at in places if at[:2] == (size, kind)]
         left = [name for name in groups if counted or name not in found]
         starts = [
-            groups[name].starts(closed[name], min(size, groups[name].dim), form) for name in left
+            groups[name].starts(closed[name], min(size, groups[name].width), form) for name in left
         ]
         done = None if callback is None else lambda at, loss, n=left: callback(n[at], loss)
         fits = _core.fit_indexes(
@@ -205,7 +207,7 @@ def index(
         )  # fmt: skip
         for name, start, (maps, start_loss, loss, seconds) in zip(left, starts, fits, strict=True):
             group = groups[name]
-            p_q, p_k = split(maps, group.heads)
+            p_q, p_k = split(maps, group.heads, group.key_heads)
             result = Index(
                 p_q, p_k, form, kind, keys, window, first, group.length, group.position,
                 **vars(group.parts), start_loss=start_loss, loss=loss, seconds=seconds,
@@ -216,7 +218,7 @@ def index(
                 )
             if name in found:
                 continue
-            if bound is not None and size < group.dim:
+            if bound is not None and size < group.width:
                 quality = result.judge(group.part(group.parts.choosing))
                 if not quality.rows:
                     raise InputError(
@@ -239,6 +241,6 @@ def _judged(result: Index, group: Group, starts: Mapping[str, Any], threads: int
     passages = group.part(group.parts.judging)
     others = {}
     for name, maps in starts.items():
-        p_q, p_k = split(maps, group.heads)
+        p_q, p_k = split(maps, group.heads, group.key_heads)
         others[name] = replace(result, P_q=p_q, P_k=p_k).judge(passages, num_threads=threads)
     return replace(result, quality=result.judge(passages, num_threads=threads), others=others)

@@ -1,4 +1,4 @@
-"""The indexes of several key heads, and what layers find with the keys of others."""
+"""The indexes of several key heads or layers, and what layers find with the keys of others."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,12 +21,12 @@ from headfit.errors import InputError
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Indexes(StoredByName[Index]):
-    """The indexes of several key heads.
+    """The indexes of several key heads or layers.
 
     Attributes
     ----------
     heads : dict
-        An `Index` for each key head, by the names of the call.
+        An `Index` for each, by the names of the call.
     seconds : float
         Of the whole call.
     """
@@ -62,7 +62,7 @@ class Indexes(StoredByName[Index]):
         Parameters
         ----------
         passages : mapping
-            Passages of each key head by its name, as `CapturedHeads.passages` returns them.
+            Passages of each key head or layer by its name, as for `index`.
         keys, num_threads : int, optional
             As in `Index.judge`.
 
@@ -149,7 +149,7 @@ class Indexes(StoredByName[Index]):
     def _facts(self) -> dict[str, str]:
         each = {name: {"finds": head.quality, **head.others} for name, head in self.heads.items()}
         return {
-            "heads": f"{len(self.heads)} key heads: {self.bytes:.3g} bytes per key",
+            "heads": f"{len(self.heads)} indexes: {self.bytes:.3g} bytes per key",
             **{
                 way: f"{x.share_mean:.4f} of the best keys' mass, in the worst head "
                 f"{min(one.share_mean for one in x.heads.values() if one.rows):.4f}"

@@ -1,4 +1,4 @@
-"""The index of one key head: what it finds, and how much of the attention that is."""
+"""The index of a key head or of a layer: what it finds, and how much of the attention that is."""
 
 import math
 from collections.abc import Sequence
@@ -32,14 +32,14 @@ from headfit.errors import InputError
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Index(FromPassages, Stored):
-    """A small head that finds the keys which the query heads of a key head attend to.
+    """A small head that finds the keys which query heads of a key head, or of a layer, attend to.
 
     Attributes
     ----------
     P_q : ndarray, shape (heads, D, d)
-    P_k : ndarray, shape (D, d)
-        What is stored of keys K, with positions applied, is ``K @ P_k``, and of queries
-        ``Q[h] @ P_q[h]``, both rounded to `dtype`. The scale of the head is part of P_q.
+    P_k : ndarray, shape (D, d), or (key heads, D, d) of a layer
+        What is stored of keys K, with positions applied, is ``K @ P_k``, the sum over key heads,
+        and of queries ``Q[h] @ P_q[h]``, both rounded to `dtype`. P_q has the scale of the head.
     form, dtype, keys, window, first, length : str or int
         As in the call of `index`.
     position : tuple, or None
@@ -86,7 +86,7 @@ class Index(FromPassages, Stored):
     @property
     def dim(self) -> int:
         """The numbers d of a key."""
-        return int(self.P_k.shape[1])
+        return int(self.P_k.shape[-1])
 
     @property
     def bytes(self) -> float:
@@ -95,7 +95,7 @@ class Index(FromPassages, Stored):
 
     @standard_arithmetic()
     def store(self, K: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return what is stored of keys with positions applied, shape (m, D).
+        """Return what is stored of keys with positions applied, in the shape that `index` takes.
 
         Returns
         -------
@@ -112,11 +112,13 @@ class Index(FromPassages, Stored):
         """
         with np.errstate(over="ignore"):
             keys = as_float_array(K, "K").astype(np.float32)
-        if keys.ndim != 2 or keys.shape[1] != len(self.P_k):
-            raise InputError(f"K must have shape (m, {len(self.P_k)}); got {keys.shape}")
+        *lead, size, _ = self.P_k.shape
+        if [*keys.shape[:-2], *keys.shape[-1:]] != [*lead, size] or keys.ndim != self.P_k.ndim:
+            shape = ", ".join(map(str, (*lead, "m", size)))
+            raise InputError(f"K must have shape ({shape}); got {keys.shape}")
         check_finite(keys, "K in float32")
         with np.errstate(over="ignore", invalid="ignore"):
-            mapped = keys @ self.P_k
+            mapped = np.sum(keys @ self.P_k, axis=tuple(range(len(lead))))
         check_finite(mapped, "K @ P_k")
         rounded, scales = _core.round_index_rows(mapped, self.dtype)
         return rounded / scales[:, np.newaxis], scales
@@ -337,7 +339,8 @@ class Index(FromPassages, Stored):
         Parameters
         ----------
         W_Q, W_K : array_like, shapes (heads, width, D) and (width, D), optional
-            The weights of the heads: their queries are ``x @ W_Q[h]``, their keys ``x @ W_K``.
+            The weights of the heads: their queries are ``x @ W_Q[h]``, their keys ``x @ W_K``, or
+            of a layer ``x @ W_K[g]``.
 
         Returns
         -------
@@ -351,7 +354,10 @@ class Index(FromPassages, Stored):
             For weights of other shapes, or of heads with rotary positions: maps act after the
             rotation, and do not fold into weights.
         """
-        return StoredMaps(self.P_q, self.P_k, "float32").tensors(W_Q, W_K, bool(self.position))
+        made = StoredMaps(self.P_q, self.P_k, "float32").tensors(W_Q, W_K, bool(self.position))
+        if self.P_k.ndim == 3 and "W_K_P_k" in made:
+            made["W_K_P_k"] = made["W_K_P_k"].sum(axis=0)
+        return made
 
     def save(
         self,
@@ -390,20 +396,21 @@ class Index(FromPassages, Stored):
         return plain_dict({"dim": self.dim, "bytes": self.bytes, **self._about})
 
     def _check(self) -> None:
-        shape = self.P_k.shape
-        if not (self.P_q.ndim == 3 and self.P_q.shape[1:] == shape and all(self.P_q.shape)):
-            raise ValueError(f"P_q and P_k do not fit: {self.P_q.shape} and {shape}")
+        of_q, (*lead, size, dim) = self.P_q.shape, self.P_k.shape
+        fits = len(of_q) == 3 and of_q[1:] == (size, dim) and all(of_q) and len(lead) < 2
+        if not fits or 0 in lead or of_q[0] % math.prod(lead):
+            raise ValueError(f"P_q and P_k do not fit: {of_q} and {self.P_k.shape}")
         as_choice(self.dtype, "dtype", tuple(DTYPES))
         as_choice(self.form, "form", FORMS)
         as_count(self.window, "window", 1)
         as_count(self.first, "first", 0)
         self._count(self.keys)
-        check_position(self.position, shape[0])
+        check_position(self.position, size)
 
     @property
     def _for_core(self) -> tuple[NDArray[np.float32], Any]:
         options = _core.IndexOptions(self.form, self.dtype, self.first, self.window)
-        return np.vstack([*self.P_q, self.P_k]), options
+        return np.vstack([x.reshape(-1, self.dim) for x in (self.P_q, self.P_k)]), options
 
     def _count(self, keys: int | None) -> int:
         return as_count(self.keys if keys is None else keys, "keys", self.window + self.first + 1)
@@ -419,19 +426,22 @@ class Index(FromPassages, Stored):
         given = of_one_group(Attention.of(Q, K, **options), place)
         check_same_position(given, self.position, f" in passage {place}")
         attention = rotated_float32(given, place)
-        heads = math.prod(attention.lead)
-        if (heads, attention.dim) != self.P_q.shape[:2]:
+        heads, of = math.prod(attention.lead), attention.stored[1].shape[:-2]
+        if (heads, attention.dim, of) != (*self.P_q.shape[:2], self.P_k.shape[:-2]):
             raise InputError(
-                f"Q must have {len(self.P_q)} heads of size {len(self.P_k)}; got {heads} of size "
-                f"{attention.dim}"
+                f"Q must have {len(self.P_q)} heads of size {self.P_q.shape[1]}, K "
+                f"{math.prod(self.P_k.shape[:-2])}; got {heads} of size {attention.dim}, and "
+                f"{math.prod(of)}"
             )
         warn_beyond(attention.m, self.length, self.position is not None, 5)
         return attention
 
     def _facts(self) -> dict[str, str]:
-        qualities = {"finds": self.quality, **self.others}
+        qualities, size = {"finds": self.quality, **self.others}, str(self.P_q.shape[1])
+        if self.P_k.ndim == 3:
+            size = f"{len(self.P_k)} x {size}"
         return {
-            "index": f"size {len(self.P_k)} -> {self.dim}, {self.dtype}, form {self.form!r}: "
+            "index": f"size {size} -> {self.dim}, {self.dtype}, form {self.form!r}: "
             f"{self.bytes:g} bytes per key",
             "keys": f"{self.keys} a row, the last {self.window} and the first {self.first} always",
             **{name: quality.sentence for name, quality in qualities.items()},

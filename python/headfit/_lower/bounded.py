@@ -163,9 +163,8 @@ class Groups:
         if size == 0 or any(len(set(g)) != size or len(g) != size for g in groups):
             return None
         rows, columns = (members, used) if self.kind == "rows" else (used, members)
-        if not are_places(target.n, rows, columns):
-            return None
-        if not _all_seen(Visibility(target.mask, target.n), rows, columns):
+        sight = Visibility(target.mask, target.n)
+        if not are_places(target.n, rows, columns) or not _all_seen(sight, rows, columns):
             return None
         lines: dict[int, set[int]] | list[set[int]] = (
             {i: set(support_of(target, i)) for i in rows}

@@ -287,8 +287,7 @@ def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
 
 def _bound_from(problem: Problem, state: _Supports, price: float) -> Proof:
     """Return the head size that the edges on some columns prove, and its witness."""
-    degree = np.bincount(state.table.indices, minlength=state.columns.size)
-    state = state.only(np.flatnonzero(degree))
+    state = state.only(np.unique(state.table.indices).astype(np.intp))
     supports = stored(state.table)
     kept = _core.columns_with_edges(*supports, _core.edge_shares(*supports), price)
     state = state.only(kept.astype(np.intp))

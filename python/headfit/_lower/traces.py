@@ -110,9 +110,8 @@ class _Sets(NamedTuple):
     def proof(self, sets: list[int], free: bool, how: str) -> Proof:
         """Return what a family of sets proves, with one point for every trace."""
         points, vectors = self.search.points(sets, free), len(sets) + free
-        classes, others = len(points), "columns"
-        if self.kind == "columns":  # where the trace of the free row is one more
-            classes, others = classes + 1, "rows"
+        classes = len(points) + (self.kind == "columns")  # where the free row has one more
+        others = "rows" if self.kind == "columns" else "columns"
         dim = least_dim(classes, vectors)
         most = sum(math.comb(vectors - 1, i) for i in range(dim))
         ways = f"{len(sets)} {self.kind} are cut in {classes} ways by the {others}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -146,9 +145,9 @@ def certify_selection(
 
     Parameters
     ----------
-    Q, K : array_like, shape (..., n, D) and (m, D)
-        Queries of one or several heads and the keys that they share; or Q an `Attention`, which
-        has them and the options of the logits.
+    Q, K : array_like, shape (..., n, D) and (m, D), or (key heads, m, D)
+        Queries of one or several heads and the keys that they read; or Q an `Attention`, which has
+        them and the options of the logits.
     Q_index, K_index : array_like, shape (n, d) or (..., n, d), and (m, d)
         What the index stores of each query and each key, rounded already, times its scale where
         its dtype has one: numbers that float32 holds. In the form "sum", queries of each head.
@@ -235,8 +234,6 @@ def certify_selection(
         )
     given = Attention.of(Q, K, **options)
     given.check_plain("certify_selection", "softcap", "key_lengths", "key_mask", "sinks")
-    if math.prod(given.stored[1].shape[:-2]) != 1:
-        raise InputError(f"K must be of one key head; got shape {given.stored[1].shape}")
     if as_flag(columns, "columns"):
         require_memory(4 * given.n * keys, f"columns with keys={keys}")
     # Copies, which nobody else can change meanwhile.

@@ -219,10 +219,9 @@ def log_svd(matrix: FloatArray, mask: Any, dim: int, seed: int) -> tuple[FloatAr
         logits *= allowed
     else:
         logits -= logits.mean(axis=1, keepdims=True)
-    rng = np.random.default_rng(seed)
     few = min(dim + 8, n, m)
     operations = float(n * m * few)
-    basis = logits @ rng.standard_normal((m, few), dtype=np.float32)
+    basis = logits @ np.random.default_rng(seed).standard_normal((m, few), dtype=np.float32)
     for _ in range(4):
         basis = interruptible(
             2 * operations, lambda x: logits @ (logits.T @ np.linalg.qr(x)[0]), basis

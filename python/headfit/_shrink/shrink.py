@@ -177,13 +177,12 @@ def shrink(
             search.fit(size, descent.EXACT)
         search.extend(more)
         made, comparison, best = search.tried[chosen]
-        svds = {d: search.svd(d).comparison for d in sorted({*more, *search.tried})}
         return ShrinkResult(
             **made,
             original_dim=original.dim,
             comparison=comparison,
             curve=TvCurve.of({d: c.comparison for d, c in search.tried.items()}),
-            baseline=TvCurve.of(svds),
+            baseline=TvCurve.of({d: search.svd(d).comparison for d in {*more, *search.tried}}),
             reached=size is not None or search.is_close(comparison),
             stopped=stopped,
             seconds=time.perf_counter() - start,
@@ -243,8 +242,7 @@ class Search:
 
     def _judged(self, head: Head) -> Candidate:
         dtype, mask = self.running.dtype, self.original.mask
-        own = self.module is not None and self.module.dim == head.dim
-        module = self.module if own else None
+        module = self.module if self.module and self.module.dim == head.dim else None
         scale = check_scale(None, head.dim) if module is None else module.scale
         Q, K = head.stored(scale, dtype)
         attention, made = placed(Q, K, scale=scale, dtype=dtype, mask=mask, module=module)
@@ -263,8 +261,7 @@ class Search:
         if dim in self.tried:
             return self.tried[dim]
         if self.original.is_svd(dim) or running.effort == 0:
-            self.tried[dim] = self.svd(dim)
-            return self.tried[dim]
+            return self.tried.setdefault(dim, self.svd(dim))
 
         def descended(start: Any = None) -> Candidate:
             return self._judged(

@@ -129,8 +129,7 @@ def point_of(record: Record) -> dict[str, Any]:
 
 def open_tasks(tasks: Iterable[Task], table: Table, retry_failed: bool) -> list[Task]:
     """Return the tasks that are still to be computed."""
-    again = {key for key, record in table.records.items() if "exception" in record}
-    done = table.records.keys() - (again if retry_failed else ())
+    done = {key for key, x in table.records.items() if not (retry_failed and "exception" in x)}
     return [task for task in tasks if task.key not in done]
 
 
@@ -169,10 +168,9 @@ class Sweep(Pictured):
         self, path: Path, records: Iterable[Record], damaged: Sequence[str], to_compute: int = 0
     ) -> None:
         self.path, self.damaged, self.to_compute = path, list(damaged), to_compute
-        self.rows: list[Record] = []
-        self.failures: list[Record] = []
-        for record in records:
-            (self.failures if "exception" in record else self.rows).append(record)
+        every = list(records)
+        self.rows: list[Record] = [record for record in every if "exception" not in record]
+        self.failures: list[Record] = [record for record in every if "exception" in record]
 
     @property
     def axes(self) -> dict[str, list[Any]]:

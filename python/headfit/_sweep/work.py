@@ -83,8 +83,7 @@ class Work:
     def checked(self, point: dict[str, Any]) -> dict[str, Any]:
         """Return a canonical point with its defaults, or raise an error that says what is wrong."""
         if self.function is fit_point:
-            point = checked_fit_point(point)
-            return {name: canonical(value, name) for name, value in point.items()}
+            return {name: canonical(x, name) for name, x in checked_fit_point(point).items()}
         for name in (THREADS, *OWN_NAMES):
             if name in point:
                 raise InputError(f"{name} must not be part of a point: the sweep itself has it")
@@ -406,5 +405,4 @@ def pattern_of(point: Mapping[str, Any]) -> Any:
     """Return the pattern of a checked point."""
     kind = point["pattern"]
     arguments = {name: point[name] for name in _parameters(kind) if name in point}
-    seed = point.get("pattern_seed", point["seed"])
-    return getattr(patterns, kind)(**arguments, rng=seed)
+    return getattr(patterns, kind)(**arguments, rng=point.get("pattern_seed", point["seed"]))

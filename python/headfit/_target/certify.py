@@ -293,10 +293,8 @@ def _certify_block(
     shared: tuple[Callable[..., dict[str, Any]], int], rows: NDArray[np.int64], scans: Scans
 ) -> dict[str, Any]:
     """Judge a block of rows on a worker."""
-    scan_rows, threads = shared
-    figures = scan_rows(threads, rows, scans)
-    return {name: value[rows] if isinstance(value, np.ndarray) else value
-            for name, value in figures.items()}  # fmt: skip
+    figures = shared[0](shared[1], rows, scans)
+    return {name: x[rows] if isinstance(x, np.ndarray) else x for name, x in figures.items()}
 
 
 # A bound of the relative error of a product in float32 with a scale that is rounded to float32, or

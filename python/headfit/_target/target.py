@@ -135,8 +135,7 @@ class Target(Pictured):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied target, and make its arrays read-only again."""
-        self.__dict__.update(state)
-        self.__dict__["mask"] = frozen_mask(self.mask)
+        vars(self).update(state, mask=frozen_mask(state["mask"]))
         _frozen(self.matrix)
 
     @property

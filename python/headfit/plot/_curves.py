@@ -56,8 +56,7 @@ def curve(
     >>> [line.get_label() for line in hf.plot.curve(small.curve, ax=Figure().subplots())]
     ['smaller heads, mean row', 'smaller heads, worst row']
     """
-    if tv is not None:
-        tv = as_finite(tv, "tv", 0)
+    tv = None if tv is None else as_finite(tv, "tv", 0)
     if isinstance(result, TvCurve):
         curves = {"smaller heads": result}
     elif isinstance(result, ShrinkResult):

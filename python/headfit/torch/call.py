@@ -110,12 +110,10 @@ class Call:
         The attention is without padding, and its leading axis is heads. An entry that is padding
         alone is left out.
         """
-        mask = self.masks.mask
+        mask, passages = self.masks.mask, self.masks.passages
         for b in range(len(self.q)):
             own = mask[b % len(mask)] if isinstance(mask, np.ndarray) else mask
-            passage: Passage | None = Passage(slice(None), slice(None), own)
-            if self.masks.passages is not None:
-                passage = self.masks.passages[b]
+            passage = Passage(slice(None), slice(None), own) if passages is None else passages[b]
             if passage is not None:
                 yield b, passage, self._part(b, passage)
 
@@ -237,10 +235,8 @@ def _passage(allowed: Bools, rows: Bools, own: bool) -> Passage | None:
     """Return the part of an entry that is no padding, with its own part of the mask, or None."""
     n, m = allowed.shape[1:]
     at = np.flatnonzero(rows)
-    if not at.size:
-        return None
     seen = np.flatnonzero(allowed[:, at].any(axis=(0, 1)))
-    if not seen.size:
+    if not seen.size:  # also where there are no rows
         return None
     first, end = int(seen[0]), int(seen[-1]) + 1
     if own:  # keep the last query of the entry at the place of its last key

@@ -14,7 +14,7 @@ from headfit.torch.call import Call, key_head
 from headfit.torch.capture import Recorder
 from headfit.torch.captured import CapturedHeads
 from headfit.torch.observed import ObservedCall, by_name, observed_call
-from headfit.torch.smaller_heads import by_layer, count_call, running
+from headfit.torch.smaller_heads import ALL, by_layer, count_call, running
 
 
 @contextmanager
@@ -29,9 +29,9 @@ def indexed(
         A model that `capture` can read: one of Hugging Face transformers with the attention
         implementation "sdpa" or "eager", or other code that calls
         `torch.nn.functional.scaled_dot_product_attention` itself.
-    heads : Indexes or mapping of (layer, key head) to Index
-        What `index` makes of `CapturedHeads.passages`. A layer is given by its name in the model.
-        Key heads without an entry attend to all keys.
+    heads : Indexes or mapping of (layer, key head) or of layer to Index
+        What `index` makes of `CapturedHeads.passages`, or of `layer_passages`. A layer is given by
+        its name in the model. Key heads without an entry attend to all keys.
     keys : int, optional
         How many keys a row attends to, with those that are kept anyway; that of each index when
         None.
@@ -85,10 +85,13 @@ class _Selecting(Recorder):
 
     def __init__(self, model: Any, heads: Any, keys: int | None, threads: int) -> None:
         super().__init__(model, CapturedHeads(model, 0, None), None, threads, False)
-        self.indexes = by_layer(heads, Index, "index", self)
+        self.indexes = by_layer(heads, Index, "index", self, whole_layers=True)
         self.keys = keys
-        for index in (one for own in self.indexes.values() for one in own.values()):
-            index._count(keys)
+        for layer, own in self.indexes.items():
+            if ALL in own and len(own) > 1:
+                raise InputError(f"heads must not have key heads of {layer} beside all of it")
+            for index in own.values():
+                index._count(keys)
         self.calls = dict.fromkeys(self.indexes, 0)
 
     def take(
@@ -123,11 +126,11 @@ class _Selecting(Recorder):
             allowed &= np.tri(n, keys, call.k.shape[2] - n, dtype=bool)
         for b, passage, attention in call.entries():
             for at, index in own.items():
-                columns = index.select(
-                    key_head(attention, at), keys=self.keys, num_threads=self.threads
-                )
+                head = attention if at == ALL else key_head(attention, at)
+                columns = index.select(head, keys=self.keys, num_threads=self.threads)
                 chosen = mask_of(columns, attention.m).toarray()
                 chosen[~chosen.any(axis=1)] = True  # the layer's own mask hides all of such a row
-                readers = allowed[b, at * group : (at + 1) * group, :, : call.k.shape[2]]
+                of_index = slice(None) if at == ALL else slice(at * group, (at + 1) * group)
+                readers = allowed[b, of_index, :, : call.k.shape[2]]
                 readers[:, passage.rows, passage.keys] = chosen
         return torch.from_numpy(allowed).to(seen.query.device)

@@ -210,10 +210,8 @@ def _bound(args: Any, kwargs: Any) -> inspect.BoundArguments:
 
 def _linear(given: dict[str, Any], name: str) -> Any:
     """Return the projection of the input with a name, the query, key or value."""
-    at = ("query", "key", "value").index(name)
-    if given["use_separate_proj_weight"]:
-        weight = given[f"{name[0]}_proj_weight"]
-    else:
+    at, weight = _PLACES.index(name), given[f"{name[0]}_proj_weight"]
+    if not given["use_separate_proj_weight"]:
         weight = given["in_proj_weight"].chunk(3)[at]
     bias = given["in_proj_bias"]
     return F.linear(given[name], weight, None if bias is None else bias.chunk(3)[at])

@@ -71,8 +71,7 @@ def _sentences(table: ModelTable) -> Iterator[str]:
     share = next(name for name in numbers if name.endswith("_mean") and name.startswith("keys"))
     percent = share.removeprefix("keys").removesuffix("_mean")
     keys = numbers[share]
-    order = np.argsort(keys, kind="stable")
-    order = order[~np.isnan(keys[order])]
+    order = np.argsort(keys, kind="stable")[: np.count_nonzero(~np.isnan(keys))]
     if not order.size:
         return
     yield (
@@ -82,8 +81,7 @@ def _sentences(table: ModelTable) -> Iterator[str]:
     yield f"The densest heads: {_named(table, order[::-1][:_NAMED], keys, '{:.3g}')}."
     for name, least, text in _MEASURES:
         values = np.nan_to_num(numbers[name])
-        order = np.argsort(-values, kind="stable")
-        order = order[values[order] >= least]
+        order = np.argsort(-values, kind="stable")[: np.count_nonzero(values >= least)]
         more = f", and {order.size - _NAMED} more" if order.size > _NAMED else ""
         if order.size:
             yield f"Heads that {text}: {_named(table, order[:_NAMED], values, '{:.0%}')}{more}."

@@ -119,9 +119,11 @@ def count_call(calls: dict[str, int], layer: str, function: Any, what: str) -> N
 
 Found = TypeVar("Found")
 
+ALL = -1  # in place of the number of a key head
+
 
 def by_layer(
-    heads: Any, kind: type[Found], maker: str, model: Running
+    heads: Any, kind: type[Found], maker: str, model: Running, whole_layers: bool = False
 ) -> dict[str, dict[int, Found]]:
     """Return what a function found for key heads, by the layer of a model and the number in it."""
     heads, what = getattr(heads, "heads", heads), kind.__name__
@@ -132,6 +134,8 @@ def by_layer(
         )
     layers: dict[str, dict[int, Found]] = {}
     for name, head in heads.items():
+        if whole_layers and isinstance(name, str):
+            name = name, ALL
         is_name = isinstance(name, tuple) and [type(part) for part in name] == [str, int]
         if not is_name or not isinstance(head, kind):
             raise InputError(

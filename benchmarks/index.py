@@ -8,7 +8,7 @@
     python benchmarks/index.py --read prose:8192:1 --judged 0 --ways index  # the loss of long ones
     python benchmarks/index.py --device cuda               # minutes, all windows
     python benchmarks/index.py --fitted 14:2048 --effort 600   # what more and longer text gives
-    python benchmarks/index.py --layers 16 32 --judged 0 --ways index   # beside one for each layer
+    python benchmarks/index.py --layers 16:float8_e4m3fn --judged 0 --ways index  # one for a layer
     python benchmarks/index.py --decode 8192               # seconds: the time of a step
     python benchmarks/index.py --certify 8192              # minutes: what selections surely keep
     python benchmarks/index.py --sharing 2048              # minutes: keys of an earlier layer
@@ -73,6 +73,11 @@ def loki(found, passages):
 def exact(_, q, k, rows):
     hidden = places(k)[None] > rows[:, None]
     return (q[:, rows] @ k.T / SIZE**0.5).masked_fill(hidden, -torch.inf).softmax(-1).mean(0)
+
+
+def exact_of_layer(*given):
+    """The same, of which all heads of a layer take the mean."""
+    return exact(*given)
 
 
 def scored(indexes):
@@ -148,11 +153,11 @@ class Selecting:
 
         def attention(module, q, k, v, mask, scaling=None, **_):
             rows, first = places(k[0, 0]), KEY_HEADS * module.layer_idx
-            allowed = [
-                chosen(score(first + g, of, k[0, g], rows), rows, self.keys)
-                for g, of in enumerate(q[0].split(GROUP))
-            ]
-            allowed = torch.stack(allowed).repeat_interleave(GROUP, 0)[None]
+            scores = [score(first + g, of, k[0, g], rows) for g, of in enumerate(q[0].split(GROUP))]
+            if self.way is exact_of_layer:
+                scores = [sum(scores)] * KEY_HEADS
+            allowed = torch.stack([chosen(x, rows, self.keys) for x in scores])
+            allowed = allowed.repeat_interleave(GROUP, 0)[None]
             k, v = (x.repeat_interleave(GROUP, 1) for x in (k, v))
             out = torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, attn_mask=allowed, scale=scaling
@@ -343,8 +348,8 @@ def main():
     parser.add_argument("--heads", type=int, help="so many of the key heads, for shares alone")
     parser.add_argument("--judged", type=int, default=2, help="passages of which shares are taken")
     parser.add_argument("--ways", nargs="+", help="those alone whose names start so, and the best")
-    parser.add_argument("--layers", type=int, nargs="+", default=(), metavar="DIM",
-                        help="also the losses of one index for each layer, int4")  # fmt: skip
+    parser.add_argument("--layers", nargs="+", default=(), metavar="DIM:DTYPE",
+                        help="also the losses of one index for each layer")  # fmt: skip
     parser.add_argument("--decode", type=int, metavar="TOKENS", help="time a step, no more")
     parser.add_argument("--certify", type=int, metavar="TOKENS", help="certificates, no more")
     parser.add_argument("--sum-bits", type=int, default=24, help="of kernels, for certificates")
@@ -384,10 +389,12 @@ def main():
                 print(f"{name}: {time.perf_counter() - begun:.1f} s; {found!r}", flush=True)
             ways[name] = loki(found, passages) if way == "Loki" else found.heads
     ways = {name: way for name, way in ways.items() if name.startswith(wanted)}
-    for dim in options.layers:
-        found = hf.index(captured.layer_passages(), dim=dim, dtype="int4", effort=options.effort,
-                         **given)  # fmt: skip
-        ways[f"one index for a layer, d = {dim}, int4"] = found.heads
+    if options.layers:
+        ways["exact, one choice for a layer"] = exact_of_layer
+    for dim, dtype in (form.split(":") for form in options.layers):
+        found = hf.index(captured.layer_passages(), dim=int(dim), dtype=dtype,
+                         effort=options.effort, **given)  # fmt: skip
+        ways[f"one index for a layer, d = {dim}, {dtype}"] = found.heads
         print(f"for layers: {found!r}", flush=True)
     del captured, passages
     model.to(options.device)

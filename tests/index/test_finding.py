@@ -339,10 +339,10 @@ TWO = np.stack([K3, K3, K3])
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        ((Q3[:2], K3), {}, "Q must have 3 heads of size 6, K 1; got 2 of size 6"),
-        ((Q3[0], K3), {}, "Q must have 3 heads of size 6, K 1; got 1 of size 6"),
-        ((Q3[..., :4], K3[:, :4]), {}, "Q must have 3 heads of size 6, K 1; got 3 of size 4"),
-        ((Q3, TWO), {}, "Q must have 3 heads of size 6, K 1; got 3 of size 6, and 3"),
+        ((Q3[:2], K3), {}, "Q must have 3 heads of size 6, and K 1; got 2 heads of size 6"),
+        ((Q3[0], K3), {}, "Q must have 3 heads of size 6, and K 1; got 1 heads of size 6"),
+        ((Q3[..., :4], K3[:, :4]), {}, "heads of size 6, and K 1; got 3 heads of size 4"),
+        ((Q3, TWO), {}, "Q must have 3 heads of size 6, and K 1; got 3 heads of size 6, and K 3"),
         ((Q3[None], K3), {}, "of one layer"),
         ((Q3, K3[:, :4]), {}, "Q and K"),
         ((Q3[:, :0], K3), {}, "not be empty"),

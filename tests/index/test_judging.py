@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -235,6 +235,16 @@ def test_neighbours_that_attend_alike_share_their_keys() -> None:
     assert np.isnan(found().sharing(part(passages(), 5), keys=70).gain).all()
 
 
+def test_layers_may_have_names_alone() -> None:
+    heads = {name: index for name, index in found().heads.items() if name[1] == 0}
+    given = part({name: passages()[name] for name in heads}, 5, 6)
+    whole = replace(found(), heads=heads).sharing(given)
+    alone = replace(found(), heads={name[0]: x for name, x in heads.items()})
+    shared = alone.sharing({name[0]: own for name, own in given.items()})
+    assert shared.layers == LAYERS
+    np.testing.assert_array_equal(shared.gain, whole.gain)
+
+
 def test_what_cannot_be_shared() -> None:
     given = part(passages(), 5, 6)
     fewer = {**given, ("third", 1): given["third", 1][:1]}
@@ -247,7 +257,7 @@ def test_what_cannot_be_shared() -> None:
     with pytest.raises(InputError, match="keys must"):
         found().sharing(given, keys=6)
     heads = dict(found().heads)
-    for names in (["a", "b"], [("a", 0), ("b", 1)], [("a", 0, 1), ("b", 0, 1)], [1, ("a", 0)]):
+    for names in ([1, 2], [("a", 0), ("b", 1)], [("a", 0, 1), ("b", 0, 1)], [1, ("a", 0)]):
         one = hf.results.Indexes(dict(zip(names, heads.values(), strict=False)), 0.0)
         with pytest.raises(InputError, match=r"sharing needs names \(layer, key head\)"):
             one.sharing(given)

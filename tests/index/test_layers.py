@@ -171,8 +171,8 @@ Q0, K0 = pairs()[0]
 def test_bad_passages() -> None:
     found = index()
     for given, message in (
-        ((Q0, K0[0]), "Q must have 6 heads of size 4, K 2; got 6 of size 4, and 1"),
-        ((Q0, np.vstack([K0, K0[:1]])), "K 2; got 6 of size 4, and 3"),
+        ((Q0, K0[0]), "Q must have 6 heads of size 4, and K 2; got 6 heads of size 4, and K 1"),
+        ((Q0, np.vstack([K0, K0[:1]])), "K 2; got 6 heads of size 4, and K 3"),
         ((Q0[:4], K0), "Q must have 6 heads"),
         ((Q0[None], K0[None]), "passages must be of one layer"),
     ):

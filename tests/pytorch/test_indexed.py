@@ -159,7 +159,7 @@ def test_bad_input():
     ):
         pass
     with (
-        pytest.raises(InputError, match="of size 8, K 1; got 4 of size 8, and 2"),
+        pytest.raises(InputError, match="of size 8, and K 1; got 4 heads of size 8, and K 2"),
         hf.torch.indexed(model, {"model": index}),
     ):
         model(x)

@@ -91,7 +91,8 @@ class Indexes(StoredByName[Index]):
     ) -> IndexSharing:
         """Measure what layers find with the keys that the indexes of earlier layers select.
 
-        Each key head attends to the keys that the one of the same number selects in another layer.
+        Each key head attends to the keys that the one of the same number selects in another layer,
+        or each layer to those that the index of another selects.
 
         Parameters
         ----------
@@ -101,7 +102,7 @@ class Indexes(StoredByName[Index]):
         Raises
         ------
         InputError, NonFiniteError
-            For arguments that do not fit, and for names that are not (layer, key head).
+            For arguments that do not fit, and for other names than (layer, key head) and layer.
 
         Examples
         --------
@@ -112,28 +113,29 @@ class Indexes(StoredByName[Index]):
         >>> found.sharing(heads).gain.shape
         (3, 3)
         """
-        layers = [*dict.fromkeys(name[0] for name in self.heads if isinstance(name, tuple))]
-        heads = [*dict.fromkeys(name[-1] for name in self.heads if isinstance(name, tuple))]
-        if {(layer, head) for layer in layers for head in heads} != self.heads.keys():
-            raise InputError("sharing needs names (layer, key head), the same heads in every layer")
-        count, threads = self.heads[layers[0], heads[0]]._count(keys), thread_count(num_threads)
+        own = {(x, None) if isinstance(x, str) else x: index for x, index in self.heads.items()}
+        layers = [*dict.fromkeys(name[0] for name in own if isinstance(name, tuple))]
+        heads = [*dict.fromkeys(name[-1] for name in own if isinstance(name, tuple))]
+        if {(layer, head) for layer in layers for head in heads} != own.keys():
+            raise InputError("sharing needs names (layer, key head) of the same heads, or layers")
+        count, threads = own[layers[0], heads[0]]._count(keys), thread_count(num_threads)
 
         def selected(index: Index, given: Any) -> list[tuple[Attention, NDArray[np.int32]]]:
-            own = [index._passage(x, None, {}, place) for place, x in enumerate(given_alone(given))]
-            return [(x, index._select(x, count, threads).ravel()) for x in own]
+            read = [index._passage(x, None, {}, at) for at, x in enumerate(given_alone(given))]
+            return [(x, index._select(x, count, threads).ravel()) for x in read]
 
-        read = self._each(passages, selected)
-        if len({tuple((x.n, x.m) for x, _ in own) for own in read.values()}) > 1:
+        read = dict(zip(own, self._each(passages, selected).values(), strict=True))
+        if len({tuple((x.n, x.m) for x, _ in each) for each in read.values()}) > 1:
             raise InputError("passages must be of the same tokens for all key heads")
         gain = np.full((len(layers), len(layers)), math.nan)
         for at, layer in enumerate(layers):
             each = []
             for head in heads:
                 mass = np.zeros(at + 2)
-                for *others, own in zip(*(read[x, head] for x in layers[: at + 1]), strict=True):
-                    columns = np.concatenate([x for _, x in (*others, own)])
-                    for_core = self.heads[layer, head]._for_core
-                    mass += _core.gained_mass(own[0].core, *for_core, count, columns, threads)
+                for *others, last in zip(*(read[x, head] for x in layers[: at + 1]), strict=True):
+                    columns = np.concatenate([x for _, x in (*others, last)])
+                    for_core = own[layer, head]._for_core
+                    mass += _core.gained_mass(last[0].core, *for_core, count, columns, threads)
                 each.append(mass[:-1] / (mass[-1] or math.nan))
             gain[at, : at + 1] = np.mean(each, axis=0)
         return IndexSharing(tuple(layers), gain)

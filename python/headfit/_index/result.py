@@ -426,20 +426,17 @@ class Index(FromPassages, Stored):
         given = of_one_group(Attention.of(Q, K, **options), place)
         check_same_position(given, self.position, f" in passage {place}")
         attention = rotated_float32(given, place)
-        heads, of = math.prod(attention.lead), attention.stored[1].shape[:-2]
-        if (heads, attention.dim, of) != (*self.P_q.shape[:2], self.P_k.shape[:-2]):
-            raise InputError(
-                f"Q must have {len(self.P_q)} heads of size {self.P_q.shape[1]}, K "
-                f"{math.prod(self.P_k.shape[:-2])}; got {heads} of size {attention.dim}, and "
-                f"{math.prod(of)}"
-            )
+        own = (math.prod(attention.lead), attention.dim, math.prod(attention.stored[1].shape[:-2]))
+        wanted = (*self.P_q.shape[:2], math.prod(self.P_k.shape[:-2]))
+        if own != wanted:
+            named = "{} heads of size {}, and K {}".format
+            raise InputError(f"Q must have {named(*wanted)}; got {named(*own)}")
         warn_beyond(attention.m, self.length, self.position is not None, 5)
         return attention
 
     def _facts(self) -> dict[str, str]:
-        qualities, size = {"finds": self.quality, **self.others}, str(self.P_q.shape[1])
-        if self.P_k.ndim == 3:
-            size = f"{len(self.P_k)} x {size}"
+        qualities = {"finds": self.quality, **self.others}
+        size = " x ".join(map(str, self.P_k.shape[:-1]))
         return {
             "index": f"size {size} -> {self.dim}, {self.dtype}, form {self.form!r}: "
             f"{self.bytes:g} bytes per key",

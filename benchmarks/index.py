@@ -330,6 +330,11 @@ def certified(model, fitted, tokens, length, options):
     measure.table(f"{title}, {options.threads} threads; {measure.machine()}", rows)
 
 
+def dim_and_dtype(text):
+    dim, dtype = text.split(":")
+    return int(dim), dtype
+
+
 def fitted_to(parser, default):
     """Add the options that say what indexes are fitted to, and in how many steps."""
     parser.add_argument("--fitted", type=lambda x: tuple(map(int, x.split(":"))), default=default,
@@ -348,7 +353,7 @@ def main():
     parser.add_argument("--heads", type=int, help="so many of the key heads, for shares alone")
     parser.add_argument("--judged", type=int, default=2, help="passages of which shares are taken")
     parser.add_argument("--ways", nargs="+", help="those alone whose names start so, and the best")
-    parser.add_argument("--layers", nargs="+", default=(), metavar="DIM:DTYPE",
+    parser.add_argument("--layers", nargs="+", default=(), type=dim_and_dtype, metavar="DIM:DTYPE",
                         help="also the losses of one index for each layer")  # fmt: skip
     parser.add_argument("--decode", type=int, metavar="TOKENS", help="time a step, no more")
     parser.add_argument("--certify", type=int, metavar="TOKENS", help="certificates, no more")
@@ -391,9 +396,9 @@ def main():
     ways = {name: way for name, way in ways.items() if name.startswith(wanted)}
     if options.layers:
         ways["exact, one choice for a layer"] = exact_of_layer
-    for dim, dtype in (form.split(":") for form in options.layers):
-        found = hf.index(captured.layer_passages(), dim=int(dim), dtype=dtype,
-                         effort=options.effort, **given)  # fmt: skip
+    for dim, dtype in options.layers:
+        found = hf.index(captured.layer_passages(), dim=dim, dtype=dtype, effort=options.effort,
+                         **given)  # fmt: skip
         ways[f"one index for a layer, d = {dim}, {dtype}"] = found.heads
         print(f"for layers: {found!r}", flush=True)
     del captured, passages

@@ -505,7 +505,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "curve": (lambda p: (p, {"curve_dims": [9]}), r"curve_dims must lie in 1 \.\.\. 8"),
     "K": (
         lambda p: (np.zeros((3, 5, 8)), {"K": np.zeros((2, 5, 8))}),
-        r"passages and K must be arrays of shape",
+        r"passages and K must be arrays of as many passages",
     ),
     "mask": (lambda p: (p, {"mask": "casual"}), "passage 0: mask must be"),
 }

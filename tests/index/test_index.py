@@ -469,7 +469,7 @@ def test_bad_options(settings: Any, message: str) -> None:
 def test_bad_passages(given: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         hf.index(given, **QUICK)
-    with pytest.raises(InputError, match=f"key head 'it': .*{message}"):
+    with pytest.raises(InputError, match=f"passages of 'it': .*{message}"):
         hf.index({"first": of(), "it": given}, **QUICK)
 
 
@@ -478,7 +478,7 @@ def test_bad_mappings() -> None:
         hf.index({}, **QUICK)
     with pytest.raises(InputError, match="rotated must not be given beside passages with rotary"):
         hf.index(of(position=ROPE), **QUICK, rotated=ROPE)
-    with pytest.raises(NonFiniteError, match="key head 'it': K of passage 0"):
+    with pytest.raises(NonFiniteError, match="passages of 'it': K of passage 0"):
         hf.index({"it": [(Q0, K0 * np.inf)]}, **QUICK)
     with pytest.raises(KeyError):
         hf.index({"it": of()}, **QUICK)["other"]

@@ -166,14 +166,14 @@ def test_bad_arguments() -> None:
     for bad in (None, [], own["first", 0], 5):
         with pytest.raises(InputError, match="passages must be a mapping"):
             found().judge(bad)
-    with pytest.raises(InputError, match=r"a mapping with those of key head \('first', 0\)"):
+    with pytest.raises(InputError, match=r"a mapping with those of \('first', 0\)"):
         found().judge({})
-    with pytest.raises(InputError, match=r"key head \('first', 0\): keys must"):
+    with pytest.raises(InputError, match=r"passages of \('first', 0\): keys must"):
         found().judge(own, keys=6)
-    with pytest.raises(NonFiniteError, match=r"key head \('third', 1\): Q of passage 0"):
+    with pytest.raises(NonFiniteError, match=r"passages of \('third', 1\): Q of passage 0"):
         found().judge({**own, ("third", 1): no_numbers})
     for options, message in (
-        ({"curve_dims": (D + 1,)}, "key head 'it': curve_dims must lie in 1 ... 8"),
+        ({"curve_dims": (D + 1,)}, "passages of 'it': curve_dims must lie in 1 ... 8"),
         ({"curve_dims": "x"}, "curve_dims"),
         ({"curve_dims": (0,)}, "curve_dims must"),
         ({"curve_keys": (WINDOW + FIRST,)}, "curve_keys must be an integer of at least 7"),
@@ -257,7 +257,14 @@ def test_what_cannot_be_shared() -> None:
     with pytest.raises(InputError, match="keys must"):
         found().sharing(given, keys=6)
     heads = dict(found().heads)
-    for names in ([1, 2], [("a", 0), ("b", 1)], [("a", 0, 1), ("b", 0, 1)], [1, ("a", 0)]):
+    for names in (
+        [1, 2],
+        ["a", ("a", None)],
+        ["a", ()],
+        [("a", 0), ("b", 1)],
+        [("a", 0, 1), ("b", 0, 1)],
+        [1, ("a", 0)],
+    ):
         one = hf.results.Indexes(dict(zip(names, heads.values(), strict=False)), 0.0)
         with pytest.raises(InputError, match=r"sharing needs names \(layer, key head\)"):
             one.sharing(given)

@@ -153,6 +153,11 @@ def test_files_and_weights(suffix: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(
         x @ tensors["W_K_P_k"], np.sum(x @ weights[1] @ own.P_k, axis=0), atol=1e-5
     )
+    opposite = replace(own, P_k=np.stack([own.P_k[0], -own.P_k[0]]))  # what is left is not rounded
+    close = np.stack([weights[1][0], weights[1][0] * (1 + 1e-6)])
+    np.testing.assert_allclose(
+        opposite.tensors(None, close)["W_K_P_k"], -1e-6 * weights[1][0] @ own.P_k[0], rtol=1e-4
+    )
     found.save(tmp_path / f"all{suffix}")
     read = hf.results.Indexes.load(tmp_path / f"all{suffix}")["layer"]
     np.testing.assert_array_equal(read.P_k, own.P_k)
@@ -160,9 +165,13 @@ def test_files_and_weights(suffix: str, tmp_path: Path) -> None:
     assert "size 2 x 4 -> 3" in repr(own)
     own.save(tmp_path / f"one{suffix}")
     np.testing.assert_array_equal(hf.results.Index.load(tmp_path / f"one{suffix}").P_q, own.P_q)
-    replace(own, P_q=own.P_q[:5]).save(tmp_path / f"bad{suffix}")
-    with pytest.raises(InputError, match="P_q and P_k do not fit"):
-        hf.results.Index.load(tmp_path / f"bad{suffix}")
+    for bad in (
+        {"P_q": own.P_q[:5]}, {"P_k": own.P_k[:, :3]}, {"P_k": own.P_k[:0]},
+        {"P_k": own.P_k[0, 0]}, {"P_k": own.P_k[None]},
+    ):  # fmt: skip
+        replace(own, **bad).save(tmp_path / f"bad{suffix}")
+        with pytest.raises(InputError, match="P_q and P_k do not fit"):
+            hf.results.Index.load(tmp_path / f"bad{suffix}")
 
 
 Q0, K0 = pairs()[0]

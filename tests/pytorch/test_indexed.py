@@ -148,6 +148,9 @@ def test_bad_input():
     for heads, message in [
         ({}, "heads must be what index returns"),
         ({("model", 0): 3}, "to Index; got"),
+        ({"model": 3}, "or layers, to Index; got 'model': int"),
+        ({("model", -1): index}, "heads must map"),
+        ({"model": index, ("model", -1): index}, "heads must map"),
     ]:
         with pytest.raises(InputError, match=message), hf.torch.indexed(model, heads):
             pass

@@ -64,7 +64,7 @@ class StoredByName(ResultByName[Each]):
 
     @property
     def bytes(self) -> float:
-        """The mean over all of the bytes that are stored of a token."""
+        """The mean over all of their `bytes`."""
         return self._mean("bytes")
 
     def save(self, path: Any) -> None:

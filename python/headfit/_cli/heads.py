@@ -82,7 +82,8 @@ def shrink(call: Call) -> Outcome:
 
 PASSAGES = [
     option("file", metavar="FILE", type=Path, help=".npz with Q and K of shape (passages, n, D); "
-           "query heads that share keys have Q of shape (passages, heads, n, D)"),
+           "query heads that share keys have Q of shape (passages, heads, n, D), and those of a "
+           "layer, for headfit index, K of shape (passages, key heads, n, D)"),
     *files.LOGITS,
 ]  # fmt: skip
 ROTATED = BY_NAME["position"] | {
@@ -149,7 +150,7 @@ ROWS = ("row_mass", "row_most", "row_status", "sure", "selected")
 @command(
     files.HEADS,
     option("--index", type=Path, required=True, metavar="INDEX",
-           help="an index of a key head, as headfit index writes it: .npz or .safetensors"),
+           help="an index as headfit index writes it: .npz or .safetensors"),
     option("-o", "--output", suffixes=(".npz",), metavar="ROWS",
            help=f"{', '.join(ROWS)} of the certificate, .npz, or -"),
     options_of(

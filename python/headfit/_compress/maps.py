@@ -61,9 +61,10 @@ class StoredMaps(NamedTuple):
                     f"{name} must have shape (..., width, {maps.shape[-2]}) with leading axes "
                     f"{maps.shape[:-2]}; got {w.shape}"
                 )
-            tensors[f"{name}_P_{name[-1].lower()}"] = round_to(
-                w.astype(np.float64) @ maps, self.dtype
-            )
+            product = w.astype(np.float64) @ maps
+            if name == "W_K" and product.ndim == 3:  # the latents of all key heads of a layer
+                product = product.sum(axis=0)
+            tensors[f"{name}_P_{name[-1].lower()}"] = round_to(product, self.dtype)
         return tensors
 
 

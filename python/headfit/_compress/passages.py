@@ -199,8 +199,8 @@ def attentions_of(passages: Any, K: Any, options: LogitOptions) -> list[Attentio
         q, k = as_stored_array(passages, "passages", ndim=3), as_stored_array(K, "K", ndim=3)
         if q.ndim > 4 or len(k) != len(q):
             raise InputError(
-                "passages and K must be arrays of shape (passages, n, D), or (passages, heads, n, "
-                f"D) and (passages, m, D); got {q.shape} and {k.shape}"
+                "passages and K must be arrays of as many passages, of shapes (passages, n, D), or "
+                f"(passages, heads, n, D), and (passages, m, D); got {q.shape} and {k.shape}"
             )
         passages = list(zip(q, k, strict=True))
     is_sequence = isinstance(passages, Sequence) and not isinstance(passages, (Attention, str))

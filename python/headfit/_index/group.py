@@ -87,17 +87,17 @@ class Group(Passages):
         return ClosedForm.of([*self._averaged(queries)], centred), plain
 
     def _averaged(self, moments: Moment) -> Moment:
-        """Return the means of second moments over moves of the positions."""
+        """Return the means of second moments over moves, which turn all key heads alike."""
         if self.rotary is None or not self.reach:
             return moments
-        mean, unit = np.zeros_like(moments), np.eye(self.dim)
-        heads = np.eye(moments.shape[-1] // self.dim)
+        heads, unit = moments.shape[-1] // self.dim, np.eye(self.dim)
+        blocks = moments.reshape(-1, heads, self.dim, heads, self.dim).swapaxes(2, 3)
+        mean = np.zeros_like(blocks)
         for move in np.linspace(0, self.reach, MOVES).round():
             angles = move * self.rotary.frequencies
             turned = turn(unit, np.cos(angles), np.sin(angles), self.rotary.halves, unit.copy())
-            turned = np.kron(heads, turned)
-            mean += turned.T @ moments @ turned / MOVES
-        return mean
+            mean += turned.T @ blocks @ turned / MOVES
+        return mean.swapaxes(2, 3).reshape(moments.shape)
 
     def starts(
         self, closed: tuple[ClosedForm, Moment], dim: int, form: str

@@ -27,7 +27,7 @@ from headfit.errors import InputError
 
 EFFORTS = {"low": 100, "medium": 250, "high": 1000}
 ROWS = 64  # of one passage in every step
-SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
 @standard_arithmetic()
@@ -106,8 +106,8 @@ def index(
         For how many keys the curve is judged, and in which dtypes each of its sizes is fitted;
         `keys` and `dtype` alone when None.
     callback : callable, optional
-        Called after each fit with the name of the key head and the loss on the passages that
-        choose. What it returns is not used.
+        Called after each fit with the name of its passages and the loss on those that choose.
+        What it returns is not used.
     rng : seed or Generator, default 0
         For the division of the passages, and the rows and moves of each step.
     num_threads : int, optional
@@ -140,8 +140,9 @@ def index(
     averaged over such moves. Queries and keys move together: passages should be as long as the
     texts that the index is for, since keys further away than any of theirs are not fitted.
 
-    A step costs O(rows m heads D) time, whatever the mask leaves within the range of a row. Memory
-    is that of the passages, and O(heads (n d + 64 m)) for each thread.
+    A step costs O(rows m heads D) time, whatever the mask leaves within the range of a row. The
+    start costs O(heads D W^2) time for each size, with W the numbers of a key, of all its heads.
+    Memory is that of the passages, and O(heads (n d + 64 m)) for each thread.
 
     Examples
     --------
@@ -184,7 +185,7 @@ def index(
         checked_sizes(curve_dims, "curve_dims", group.width)
         return group
 
-    groups = of_each(passages, "key head", checked)
+    groups = of_each(passages, "passages of", checked)
     closed = {name: group.closed_forms() for name, group in groups.items()}
     cores = {name: group.core() for name, group in groups.items()}
 

@@ -97,7 +97,7 @@ class Indexes(StoredByName[Index]):
         Parameters
         ----------
         passages, keys, num_threads
-            As in `judge`. Passages of all key heads are of the same tokens.
+            As in `judge`. All passages are of the same tokens.
 
         Raises
         ------
@@ -114,9 +114,10 @@ class Indexes(StoredByName[Index]):
         (3, 3)
         """
         own = {(x, None) if isinstance(x, str) else x: index for x, index in self.heads.items()}
-        layers = [*dict.fromkeys(name[0] for name in own if isinstance(name, tuple))]
-        heads = [*dict.fromkeys(name[-1] for name in own if isinstance(name, tuple))]
-        if {(layer, head) for layer in layers for head in heads} != own.keys():
+        names = [name for name in own if isinstance(name, tuple) and name]
+        layers, heads = (list(dict.fromkeys(name[at] for name in names)) for at in (0, -1))
+        pairs = {(layer, head) for layer in layers for head in heads}
+        if pairs != own.keys() or len(own) < len(self.heads):
             raise InputError("sharing needs names (layer, key head) of the same heads, or layers")
         count, threads = own[layers[0], heads[0]]._count(keys), thread_count(num_threads)
 
@@ -126,7 +127,7 @@ class Indexes(StoredByName[Index]):
 
         read = dict(zip(own, self._each(passages, selected).values(), strict=True))
         if len({tuple((x.n, x.m) for x, _ in each) for each in read.values()}) > 1:
-            raise InputError("passages must be of the same tokens for all key heads")
+            raise InputError("passages must be of the same tokens for all names")
         gain = np.full((len(layers), len(layers)), math.nan)
         for at, layer in enumerate(layers):
             each = []
@@ -144,9 +145,9 @@ class Indexes(StoredByName[Index]):
         """Return what is made of each index and the passages that a user gives for it."""
         for name in self.heads:
             if not isinstance(passages, Mapping) or name not in passages:
-                raise InputError(f"passages must be a mapping with those of key head {name!r}")
+                raise InputError(f"passages must be a mapping with those of {name!r}")
         own = {name: (head, passages[name]) for name, head in self.heads.items()}
-        return of_each(own, "key head", lambda x: make(*x))
+        return of_each(own, "passages of", lambda x: make(*x))
 
     def _facts(self) -> dict[str, str]:
         each = {name: {"finds": head.quality, **head.others} for name, head in self.heads.items()}

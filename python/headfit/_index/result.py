@@ -131,8 +131,8 @@ class Index(FromPassages, Stored):
 
         Parameters
         ----------
-        Q, K : array_like, shape (n, D) or (heads, n, D), and (m, D)
-            Of the original head; or Q an `Attention`.
+        Q, K : array_like, in the shapes that `index` takes
+            Of the original head or layer; or Q an `Attention`.
         num_threads : int, optional
         **options
             Those of `Attention`.
@@ -354,10 +354,7 @@ class Index(FromPassages, Stored):
             For weights of other shapes, or of heads with rotary positions: maps act after the
             rotation, and do not fold into weights.
         """
-        made = StoredMaps(self.P_q, self.P_k, "float32").tensors(W_Q, W_K, bool(self.position))
-        if self.P_k.ndim == 3 and "W_K_P_k" in made:
-            made["W_K_P_k"] = made["W_K_P_k"].sum(axis=0)
-        return made
+        return StoredMaps(self.P_q, self.P_k, "float32").tensors(W_Q, W_K, bool(self.position))
 
     def save(
         self,
@@ -396,16 +393,16 @@ class Index(FromPassages, Stored):
         return plain_dict({"dim": self.dim, "bytes": self.bytes, **self._about})
 
     def _check(self) -> None:
-        of_q, (*lead, size, dim) = self.P_q.shape, self.P_k.shape
-        fits = len(of_q) == 3 and of_q[1:] == (size, dim) and all(of_q) and len(lead) < 2
-        if not fits or 0 in lead or of_q[0] % math.prod(lead):
-            raise ValueError(f"P_q and P_k do not fit: {of_q} and {self.P_k.shape}")
+        of_q, of_k = self.P_q.shape, self.P_k.shape
+        fits = len(of_q) == 3 and of_q[1:] == of_k[-2:] and all(of_q) and len(of_k) < 4
+        if not fits or of_k[:-2] in ((0,), (1,)) or of_q[0] % math.prod(of_k[:-2]):
+            raise ValueError(f"P_q and P_k do not fit: {of_q} and {of_k}")
         as_choice(self.dtype, "dtype", tuple(DTYPES))
         as_choice(self.form, "form", FORMS)
         as_count(self.window, "window", 1)
         as_count(self.first, "first", 0)
         self._count(self.keys)
-        check_position(self.position, size)
+        check_position(self.position, of_q[1])
 
     @property
     def _for_core(self) -> tuple[NDArray[np.float32], Any]:

@@ -134,18 +134,18 @@ def by_layer(
         )
     layers: dict[str, dict[int, Found]] = {}
     for name, head in heads.items():
-        if whole_layers and isinstance(name, str):
-            name = name, ALL
-        is_name = isinstance(name, tuple) and [type(part) for part in name] == [str, int]
-        if not is_name or not isinstance(head, kind):
+        is_layer = whole_layers and isinstance(name, str)
+        parts = (name, ALL) if is_layer else name
+        is_name = isinstance(parts, tuple) and [type(part) for part in parts] == [str, int]
+        if not is_name or (parts[1] < 0 and not is_layer) or not isinstance(head, kind):
+            names = "(name of a layer, number of a key head)" + ", or layers," * whole_layers
             raise InputError(
-                f"heads must map (name of a layer, number of a key head) to {what}; got "
-                f"{shown(name)}: {type(head).__name__}"
+                f"heads must map {names} to {what}; got {shown(name)}: {type(head).__name__}"
             )
         # A module may compute several attentions: these have names with a number.
-        if name[0].split("#")[0] not in model.names.values():
-            raise CaptureError(f"the model has no layer {name[0]!r}")
-        layers.setdefault(name[0], {})[name[1]] = head
+        if parts[0].split("#")[0] not in model.names.values():
+            raise CaptureError(f"the model has no layer {parts[0]!r}")
+        layers.setdefault(parts[0], {})[parts[1]] = head
     return layers
 
 

@@ -30,6 +30,7 @@ Target Pattern::target() const {
 }
 
 LogitSource<float> Head::logits() const {
+  check_mask(mask, 1, q.rows(), k.rows());
   LogitSource<float> source;
   source.q = heads_of(q);
   source.k = heads_of(k);

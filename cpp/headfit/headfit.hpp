@@ -33,15 +33,17 @@ class Pattern {
   Mask mask_;
 };
 
-// Queries and keys, each n x d. Attention is softmax(scale * Q K^T) over what the mask allows. The
-// module of size d with W_Q = [I; 0] and W_K = [0; I] makes them from the input X = [Q K].
+// Queries and keys, each n x d. Attention is softmax(scale * Q K^T) over what the mask allows, whose
+// arrays the caller keeps: also those of a head that was found for a pattern, as it has the mask of
+// this. The module of size d with W_Q = [I; 0] and W_K = [0; I] makes them from the input X = [Q K].
 struct Head {
   Matrix<float> q;
   Matrix<float> k;
   double scale = 1;
   Mask mask = {};
 
-  // A view for the functions of the core; valid as long as the head.
+  // A view for the functions of the core; valid as long as the head. Throws an InputError if the mask
+  // does not fit.
   LogitSource<float> logits() const;
 };
 
@@ -52,7 +54,7 @@ std::optional<Head> find_head(const Pattern& pattern, Index dim, const Tolerance
                               std::uint64_t seed = 0, const Run& run = {});
 
 // The head of the paper's proof: one random projection of the logits that the tolerances ask for.
-// O(nnz d) time; it meets the tolerances with high probability from some d = O(log n) on.
+// O(nnz d) time; it meets leak and distortion with high probability from some d = O(log n) on.
 Head projected_head(const Pattern& pattern, Index dim, const Tolerances& tolerances = {},
                     std::uint64_t seed = 0, const Run& run = {});
 

@@ -106,4 +106,27 @@ TEST(zeros_are_absent_and_errors_name_their_place) {
   CHECK_THROWS(InputError, "30 keys; got 29", attend(head, Matrix<float>(29, 1)));
 }
 
+TEST(masks_of_heads_are_checked) {
+  Head head{Matrix<float>::Ones(3, 2), Matrix<float>::Ones(3, 2)};
+  const std::vector<Offset> offsets{0, 1, 2, 3};
+  const std::vector<Column> outside{0, 3, 1};
+  const Index length = 4;
+  const auto check = [&](const char* message) {
+    CHECK_THROWS(InputError, message, attention(head));
+    CHECK_THROWS(InputError, message, attend(head, Matrix<float>::Ones(3, 1)));
+  };
+  head.mask.sparse_offsets = offsets.data();
+  check("");
+  head.mask.sparse_columns = outside.data();
+  check("row 1");
+  head.mask = {};
+  head.mask.key_lengths = &length;
+  check("key_lengths");
+  head.mask = {};
+  for (const Index side : {Index(-1), std::numeric_limits<Index>::max()}) {
+    head.mask.left = side;
+    check("window");
+  }
+}
+
 }  // namespace

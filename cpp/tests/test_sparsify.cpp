@@ -206,6 +206,12 @@ TEST(arguments_are_checked) {
   const std::vector<Column> outside{2};
   const Run run{1, {}};
   CHECK_THROWS(InputError, "row 1, column 1", sparsify_matrix(view, Mask{}, {1}, run));
+  const Matrix<double> large = Matrix<double>::Constant(2, 2, 1e308);
+  const Heads<double> sums{large.data(), 1, 2, 2, 0, 2};
+  CHECK_THROWS(InputError, "that of row 0", sparsify_matrix(sums, Mask{}, {1}, run));
+  const Matrix<double> even = Matrix<double>::Constant(2, 2, 0.5);
+  const Heads<double> halves{even.data(), 1, 2, 2, 0, 2};
+  CHECK(sparsify_matrix(halves, Mask{}, {.mass = 1e-13}, run).columns.size() == 2);
   CHECK_THROWS(InputError, "per_row or mass", sparsify_matrix(view, Mask{}, {}, run));
   CHECK_THROWS(InputError, "mass", sparsify_matrix(view, Mask{}, {1, 2.0}, run));
   CHECK_THROWS(InputError, "exempt_columns",

@@ -253,6 +253,13 @@ def test_logits_that_softmax_does_not_see_have_rank_99_of_zero():
     assert table.rank_99 == 0
 
 
+@pytest.mark.parametrize("size", [1e-200, 1e-100, 1e150])
+def test_units_of_the_logits_do_not_change_ranks(size):
+    Q, K = RNG(10).standard_normal((2, 9, 4))
+    plain, other = hf.describe(Q, K), hf.describe(Q * size, K)
+    assert (other.rank, other.rank_99) == (plain.rank, plain.rank_99)
+
+
 def test_rows_without_keys_count_nowhere():
     mask = np.ones((4, 4), bool)
     mask[1] = False

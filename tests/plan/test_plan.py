@@ -441,3 +441,34 @@ def test_names_of_patterns() -> None:
     assert at(np.eye(8)) == "the matrix"
     assert len(at(functools.partial(hf.patterns.circulant, offsets=list(range(50))))) <= 48
     assert as_method("auto").name
+
+
+def causal_band(n: int) -> Any:
+    return hf.patterns.causal_band(n, 2)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options"),
+    [
+        (np.eye(8), {"dim": 8, "method": hf.methods.MaxMargin(keys=np.eye(8))}),
+        (causal_band, {"n": 64, "dim": 16, "method": hf.methods.Mixed(filter_dim=8)}),
+    ],
+)
+def test_methods_of_one_size_answer_for_it(pattern: Any, options: dict[str, Any]) -> None:
+    found = hf.plan(pattern, **options, time_limit=2, num_threads=1)
+    assert found.verdict == "yes"
+
+
+def test_patterns_of_some_n_alone() -> None:
+    def large(n: int) -> Any:
+        if n < 512:
+            raise ValueError("n must be 512 or more")
+        return hf.patterns.random_regular(n, 3, rng=0)
+
+    found = hf.plan(large, 512, dim=4, time_limit=1, num_threads=1)
+    assert found.verdict == "not found"
+
+
+def test_sizes_beyond_memory_are_refused() -> None:
+    with pytest.raises(TooLargeError):
+        hf.plan(np.eye(8), dim=2**40)

@@ -371,6 +371,10 @@ def test_heads_refused():
         hf.shrink(np.full((8, 4), np.nan), Q)
     with pytest.raises(hf.errors.TargetError, match="every row of the target must sum to 1"):
         hf.shrink(Q)
+    for size in (1e154, 1e200):
+        large = size * np.random.default_rng(0).normal(size=(2, 6, 4))
+        with pytest.raises(hf.errors.NonFiniteError, match="logits whose squares float64 holds"):
+            hf.shrink(*large, dim=2)
     with pytest.raises(hf.errors.InputError, match="scale must be given beside Q and K"):
         hf.shrink(np.eye(4), scale=1.0)
     with pytest.raises(hf.errors.InputError, match="an Attention, which has its own"):

@@ -110,6 +110,14 @@ def test_a_damaged_line_counts_for_nothing_and_stays(how, filled, table, log):
     assert table.read_bytes().startswith(b"".join(lines))
 
 
+def test_a_line_of_others_without_its_newline_stays(swept, table):
+    text = json.dumps({"key": "value", "other": [1, 2, 3]})
+    table.write_text(text)
+    found = hf.sweep.run([{"x": 1}], table, function=swept.square, workers=0)
+    assert (len(found), len(found.damaged)) == (1, 1)
+    assert table.read_text().startswith(text + "\n")
+
+
 @pytest.mark.parametrize("text", ["mine", "\n", '{"key": 3}', " " * PROBE, "[]\n"])
 def test_what_is_no_table_is_refused_and_stays(text, swept, table):
     table.write_text(text)

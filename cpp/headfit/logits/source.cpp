@@ -70,8 +70,11 @@ bool Mask::is_shared(Index heads, Index cols) const {
 }
 
 void check_mask(const Mask& mask, Index heads, Index rows, Index cols) {
-  if (mask.left.value_or(0) < 0 || mask.right.value_or(0) < 0) {
-    throw InputError("the window of a mask must not be negative");
+  constexpr Index widest = Index(1) << 48;  // positions beside a window do not overflow
+  for (const Index side : {mask.left.value_or(0), mask.right.value_or(0)}) {
+    if (side < 0 || side > widest) {
+      throw InputError("the sides of a window must lie in 0 ... 2^48; got " + std::to_string(side));
+    }
   }
   for (Index h = 0; mask.key_lengths && h < heads; ++h) {
     if (mask.key_lengths[h] < 0 || mask.key_lengths[h] > cols) {

@@ -72,7 +72,7 @@ class Matching {
 
   bool satisfied(const RowList& row) const {
     if (options_.per_row > 0 && row.held >= options_.per_row) return true;
-    return options_.mass > 0 && row.mass >= options_.mass - mass_slack;
+    return options_.mass > 0 && row.mass > 0 && row.mass >= options_.mass - mass_slack;
   }
 
   // Exempts sinks: columns that more than half of the rows would keep an entry in if columns were

@@ -2,6 +2,7 @@
 // compressed.
 #include "headfit/sparsify/sparsify.hpp"
 
+#include <cmath>
 #include <numeric>
 #include <sstream>
 #include <string>
@@ -181,6 +182,10 @@ class MatrixRows : public RowReader {
       }
       sum.add(weight);
     });
+    if (!std::isfinite(sum.value())) {
+      throw InputError("M must have finite sums of rows; that of row " + std::to_string(row) +
+                       " is not");
+    }
     return sum.value();
   }
 

@@ -140,10 +140,11 @@ def _ranks(attention: Attention, threads: int) -> tuple[Counts, Counts]:
     # A singular value counts if it exceeds this share of the largest one.
     least = max(attention.n, attention.m) * float(np.finfo(attention.dtype).eps)
     rank = (values > least * values[..., :1]).sum(axis=-1)
-    energy = np.cumsum(centred**2, axis=-1)
+    top = centred[..., :1]
+    energy = np.cumsum((centred / np.where(top > 0, top, 1)) ** 2, axis=-1)
     # If all keys are equal, nothing but rounding errors is left after subtracting the means: the
     # centred logits count as zero where they are below the threshold of the rank.
-    nonzero = centred[..., 0] > least * values[..., 0]
+    nonzero = top[..., 0] > least * values[..., 0]
     rank_99 = np.where(nonzero, (energy < 0.99 * energy[..., -1:]).sum(axis=-1) + 1, 0)
     return np.asarray(rank), np.asarray(rank_99)
 

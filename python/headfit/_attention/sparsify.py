@@ -155,7 +155,7 @@ def sparsify(
     per_column : int, optional
         The most entries that a column keeps; None sets no bound.
     exempt_columns : "auto" or sequence of int, optional
-        Columns that `per_column` does not bound. "auto" exempts attention sinks: the columns
+        Columns that a `per_column` does not bound. "auto" exempts attention sinks: the columns
         that more than half of the rows with any entry, and more than `per_column` rows, would
         keep if no column were bounded (only the 64 largest entries of each row are considered
         if `mass` alone bounds the row).

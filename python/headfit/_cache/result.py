@@ -183,12 +183,11 @@ class Latents(FromPassages, Stored):
 
     def _facts(self) -> dict[str, str]:
         bits = "float16" if self.bits is None else f"{sum(self.bits)} bits"
-        count = self.held_out.size
         return {
             "sizes": f"{self.whole_bytes} -> {self.bytes:.3g} bytes per {self._what} and "
             f"head: {len(self.decode)} latents, {bits}",
-            f"on {count} held-out passages"
-            if count
+            f"on {self.held_out.size} held-out passages"
+            if self.held_out.size
             else "on the passage itself": self._quality.format(self),
             "time": f"{self.seconds:.3g} s",
         }

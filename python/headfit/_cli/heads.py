@@ -137,9 +137,8 @@ def index(call: Call) -> Outcome:
     headfit index passages.npz --mask causal --mass 0.97 --keys 128 -o index.safetensors
     """
     file, given = call.pop("output"), _passages(call)
-    queries, keys = given.pop("Q"), given.pop("K")
     call.say("fitting an index")
-    found = hf.index(attentions_of(queries, keys, LogitOptions(**given)), **call)
+    found = hf.index(attentions_of(given.pop("Q"), given.pop("K"), LogitOptions(**given)), **call)
     call.files.write(file, found.save)
     return outcome(file, found)
 

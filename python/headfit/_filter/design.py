@@ -165,10 +165,8 @@ class Modulated:
         base = 2 * np.pi / shape.stride
         teeth = base * np.arange(1, min(self.teeth, shape.stride // 2) + 1)
         slow = self.lowest * np.pi / shape.reach
-        if self.sides == 1:
-            low = np.array([4 * slow])
-        else:
-            low = np.geomspace(slow, max(slow, base / 8), self.sides)
+        most = max(slow, base / 8)
+        low = np.array([4 * slow]) if self.sides == 1 else np.geomspace(slow, most, self.sides)
         core = np.concatenate([teeth, low])
         if core.size > count:
             return None

@@ -195,18 +195,11 @@ def fit(
         cluster.check_own_build()
     target = as_target(A, mask=mask, num_threads=num_threads)
     exempt = as_exempt(exempt_columns, target.n)
+    exempt = global_columns(target) if exempt is None else exempt
     problem = Problem(
-        target=target,
-        tolerances=tolerances,
-        dtype=dtype,
-        kernel=kernel,
-        scale=scale,
-        module=module,
-        seed=seed,
-        threads=threads,
-        exempt=global_columns(target) if exempt is None else exempt,
-        cluster=cluster,
-    )
+        target=target, tolerances=tolerances, dtype=dtype, kernel=kernel, scale=scale,
+        module=module, seed=seed, threads=threads, exempt=exempt, cluster=cluster,
+    )  # fmt: skip
     size = method.check(problem, size)
     _check_room(problem, size)
     limit = SEARCH_SECONDS if time_limit is None and size is None else time_limit

@@ -185,9 +185,8 @@ def norm_limit(problem: Problem, max_norm: float | None = None) -> float | None:
     """
     if max_norm is not None or not problem.is_narrow:
         return max_norm
-    delta = math.log1p(problem.tolerances.distortion)
-    least = 20 * (delta - math.log(problem.tolerances.leak))
-    return max(6 * delta * 2.0 ** DIGITS[problem.dtype], least)
+    delta, leak = math.log1p(problem.tolerances.distortion), problem.tolerances.leak
+    return max(6 * delta * 2.0 ** DIGITS[problem.dtype], 20 * (delta - math.log(leak)))
 
 
 def ample_dim(n: int, k: float) -> int:

@@ -40,8 +40,7 @@ LARGEST_BLOCK = 40  # bound on a block's smaller side; the exact check takes its
 
 def _error_bound(rows: int, columns: int, distortion: float) -> float:
     """Return the bound on the sum of squares of the centred errors."""
-    odd = (columns % 2) / columns
-    return rows * (columns - odd) * math.log1p(distortion) ** 2 / 4
+    return rows * (columns - (columns % 2) / columns) * math.log1p(distortion) ** 2 / 4
 
 
 def _positive_eigenvalues(matrix: Any) -> int | None:

@@ -125,9 +125,8 @@ class PlanTrend:
         certified = {a.n: a for a in attempts if a.purpose == "smaller n" and a.holds}
         if len(certified) < 2 or n > MOST_TIMES * max(certified):
             return None
-        heads = [(size, certified[size].max_logit, certified[size].seconds)
-                 for size in sorted(certified)]  # fmt: skip
-        sizes, logits, seconds = zip(*heads, strict=True)
+        heads = [certified[size] for size in sorted(certified)]
+        sizes, logits, seconds = zip(*((a.n, a.max_logit, a.seconds) for a in heads), strict=True)
         slope, at_n = np.polyfit(np.log2(np.array(sizes) / n), logits, 1)
         power = math.log(seconds[-1] / seconds[-2]) / math.log(sizes[-1] / sizes[-2])
         # A scan of all pairs takes the time n**2, and no head less than the time n.

@@ -14,6 +14,7 @@ from headfit import bounds
 from headfit._attention.attention import Attention
 from headfit._base.arrays import HALVES, NARROW
 from headfit._base.display import named
+from headfit._base.machine import require_memory
 from headfit._base.tolerances import Kernel, Tolerances, log_inverse
 from headfit._fit.fit import fit
 from headfit._fit.method import Method
@@ -108,6 +109,7 @@ class Clock:
         long; and the least of `MEASURES` times is taken, as other work only adds to them.
         """
         size = min(n, MEASURED)
+        require_memory(8 * size * dim, f"a head of size dim = {dim}")
         q, k = np.random.default_rng(0).standard_normal((2, size, dim), dtype=np.float32)
         identity = Target(sp.eye_array(size), num_threads=threads)
         seconds = []
@@ -144,10 +146,10 @@ def recorded(
     purpose: str, question: Question, head: Fit, proof: Certificate, **more: Any
 ) -> PlanAttempt:
     """Return the record of a head and of a certificate of it."""
-    figures = named(proof, "holds", "leak", "distortion", "share_held", "max_logit", "max_norm")
     return PlanAttempt(
         purpose, proof.n, head.dim, question.dtype, question.kernel, proof.tolerances, head.method,
-        dim_used=int(head.settings.get("dim_used", head.dim)), **figures, **more,
+        dim_used=int(head.settings.get("dim_used", head.dim)), **more,
+        **named(proof, "holds", "leak", "distortion", "share_held", "max_logit", "max_norm"),
     )  # fmt: skip
 
 
@@ -247,6 +249,10 @@ class Planner:
         except TooLargeError:
             attempt = PlanAttempt(purpose, target.n, question.dim, question.dtype, question.kernel,
                                   question.tolerances, dim_used=question.dim)  # fmt: skip
+        except InputError:  # a method with keys or a start of its own, for one size or n alone
+            if purpose == "asked":
+                raise
+            return False
         else:
             attempt = recorded(
                 purpose, question, head, head.certificate, exempt=exempt, seconds=head.seconds,
@@ -337,7 +343,7 @@ class Planner:
         for n in (top // STEP**by for by in reversed(range(SIZES))):
             try:
                 target = self.source.at(n) if n >= FEWEST_TOKENS else None
-            except InputError:  # a pattern that exists for some n only, such as powers of two
+            except ValueError:  # a pattern that exists for some n only, such as powers of two
                 continue
             if target is None or SPARSE * target.mean_per_row > n:
                 continue

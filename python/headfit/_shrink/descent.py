@@ -27,6 +27,7 @@ from headfit._fit.head import Head
 from headfit._fit.learned import effort_steps
 from headfit._fit.method import doubled, tried
 from headfit._fit.result import Trial
+from headfit.errors import NonFiniteError
 
 # The most steps, and the relative decrease of the loss over ten steps below which the descent
 # ends.
@@ -169,7 +170,10 @@ def truncated_svd(
     total = sum(block.sum(axis=0, dtype=np.float64) for _, block in blocks_of_rows(k))
     none, mean = np.zeros(q.shape[1]), total / k.shape[0]
     q_factor, k_factor = _triangle(q, none) * attention.scale, _triangle(k, mean)
-    square = q_factor @ k_factor.T
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = q_factor @ k_factor.T
+        if not np.isfinite(np.linalg.norm(square)):
+            raise NonFiniteError("Q and K must have logits whose squares float64 holds")
     left, size, right = interruptible(
         10.0 * len(square) ** 3, np.linalg.svd, square, full_matrices=False
     )

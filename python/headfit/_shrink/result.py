@@ -172,7 +172,7 @@ class ShrinkResult(Result, FittedHead):
         return plain_dict({**own, "mask": mask, "comparison": self.comparison.to_dict()})
 
     def _facts(self) -> dict[str, str]:
-        if self.shrunk:
+        if self.shrunk or self.stopped == "one size":
             size = f"size {self.original_dim} -> {self.dim}"
         elif self.reached:
             size = f"size {self.original_dim} is already the smallest found"

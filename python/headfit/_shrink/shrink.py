@@ -153,7 +153,9 @@ def shrink(
     size = module.dim if module is not None else size
     for name, value in {"tv": tv, "tv_worst": tv_worst}.items():
         if value is not None and size is not None:
-            raise InputError(f"{name} must not be given beside dim: the size decides how close")
+            raise InputError(
+                f"{name} must not be given beside dim or module: the size decides how close"
+            )
     tv = descent.TV if tv is None and tv_worst is None else tv
     most, worst = (math.inf if x is None else check_between(x, name, 0, 1)
                    for x, name in ((tv, "tv"), (tv_worst, "tv_worst")))  # fmt: skip

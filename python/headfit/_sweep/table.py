@@ -56,14 +56,14 @@ class Table:
                 f"path: {self.path} is no table of a sweep: its first line is no record",
                 filename=str(self.path),
             )
-        is_whole = line.endswith(b"\n")
+        is_whole, record = line.endswith(b"\n"), None
         try:
             record = json.loads(line)
             if record["key"] != point_key(record["work"], record["version"], point_of(record)):
                 raise ValueError
             self.records[record["key"]] = record
         except (ValueError, KeyError, TypeError, RecursionError):
-            if not is_whole:
+            if not is_whole and record is None:  # cut short while it was written
                 return
             self.damaged.append(f"line {number} of {self.path} is no record, or was changed")
         self._end += len(line)

@@ -155,7 +155,8 @@ def append_dims(
     Returns
     -------
     Attention
-        The head of size d + e, in the dtype of `head`; `certify` judges it against all of A.
+        The head of size d + e, in float64 if `head` is and else in float32; `certify` judges it
+        against all of A.
 
     Raises
     ------

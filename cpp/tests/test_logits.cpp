@@ -374,7 +374,7 @@ TEST(masks_that_do_not_fit_are_refused) {
   };
   Mask window;
   window.left = -1;
-  refused(window, "must not be negative");
+  refused(window, "sides of a window");
   const std::vector<Index> long_keys{4, 5}, negative{0, -1}, good_keys{0, 4};
   Mask lengths;
   lengths.key_lengths = long_keys.data();

@@ -121,6 +121,7 @@ def test_a_target_keeps_its_core():
 def test_a_target_makes_its_core_once_in_a_fit(monkeypatch):
     made = []
     target = hf.Target(A)
+    hf.fit(target, 8, leak=0.1, distortion=0.2)  # loads the modules that name the type
     monkeypatch.setattr(_core, "Target", lambda *parts: made.append(parts))
     hf.fit(target, 8, leak=0.1, distortion=0.2)
     assert made == []
@@ -221,7 +222,7 @@ def test_tolerances_that_a_function_cannot_keep_are_refused():
         ({"keys": np.ones((1, N + 1), bool)}, "a mask of keys must have a row of all keys"),
         ({"keys": np.ones((2, N), bool)}, "a mask of keys must have a row of all keys"),
         ({"keys": np.ones(N, bool)}, "a mask of keys must have a row of all keys"),
-        ({"left": -1}, "must not be negative"),
+        ({"left": -1}, "sides of a window"),
         (
             {"sparse_offsets": np.array([0, 1]), "sparse_columns": np.zeros(1, np.int32)},
             "must have the rows of the logits",

@@ -492,7 +492,7 @@ def test_the_stored_head_is_compared(dtype):
     assert again.tv_worst == head.comparison.tv_worst
     assert head.X.shape == (50, 12)
     assert np.array_equal(head.module(head.X, mask="causal").Q, head.Q)
-    assert repr(head).startswith("ShrinkResult(size 6 is already the smallest found; total")
+    assert repr(head).startswith("ShrinkResult(size 6 -> 6; total variation")
 
 
 def test_the_input_of_a_module_is_found():

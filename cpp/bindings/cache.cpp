@@ -163,7 +163,13 @@ void bind_cache(py::module_& m) {
         py::arg("done").none(true), py::arg("threads"));
   // (bits, (encode, decode, mean)), without a descent.
   m.def("principal_latents", [](const SpectrumArrays& spectrum, const LatentOptions& options) {
-    const LatentResult result = principal_result(spectrum_of(spectrum), options);
+    const PythonRun run(1);
+    const KeySpectrum given = spectrum_of(spectrum);
+    LatentResult result;
+    {
+      const py::gil_scoped_release release;
+      result = principal_result(given, options);
+    }
     return py::make_tuple(result.format.bits(), arrays_of(result.maps));
   }, Standard(), py::arg("spectrum"), py::arg("options"));
   // Keys or values of tokens (entry, head, token, number) as bytes (entry, token, byte), and back.

@@ -233,10 +233,13 @@ def _stencil(pattern: Any, n: Any, causal: bool, mask: Any) -> tuple[Stencil, An
         )
     target = as_target(pattern, mask=mask)
     stencil = Stencil.of(target)
-    if stencil.block > 1:
+    i, block = stencil.apart, stencil.block
+    # A row that sees one key alone is as any filter has it.
+    uniform = i[np.minimum(stencil.last, i) > np.maximum(stencil.first, i - stencil.n + 1)]
+    if block > 1 or uniform.size:
         raise InputError(
             "pattern must be translation-invariant token by token, as rotary positions are; got "
-            f"blocks of {stencil.block} tokens"
+            + (f"blocks of {block} tokens" if block > 1 else f"row {uniform[0]} uniform")
         )
     return stencil, target.mask
 

@@ -309,3 +309,9 @@ def test_the_text_names_its_options():
         "Attention(Q (24, 6), K (24, 6), dtype float64, scale 0.408248, mask None, "
         "with bias, softcap)"
     )
+
+
+def test_lengths_show_what_is_computed():
+    head = hf.Attention(np.ones((2, 3, 3)), np.ones((2, 3, 3)), key_lengths=[2, 3])
+    with pytest.raises(ValueError, match="read-only"):
+        head.key_lengths[0] = 1

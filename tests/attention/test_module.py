@@ -191,6 +191,9 @@ def test_weights_of_full_rank_that_are_nearly_singular() -> None:
 
 def test_zero_weights() -> None:
     module = hf.SelfAttention(np.zeros((4, 2)), np.zeros((4, 2)))
+    narrow = hf.SelfAttention(np.empty((0, 2)), np.empty((0, 2)))
+    with pytest.raises(InputError, match=r"shape \(0, 4\) and rank 0"):
+        narrow.input_for(np.ones((3, 2)), np.ones((3, 2)))
     with pytest.raises(InputError, match="rank 0"):
         module.input_for(*heads(3, 2))
 

@@ -44,6 +44,11 @@ LONG = {
         "Q = rng.random((64, 4), dtype='float32'); V = rng.random((64, 1_000_000), 'float32')",
         "while True: hf.attention_apply(Q, Q, V)",
     ),
+    "a rotation of many latents": (
+        "options = hf._core.LatentOptions([], 5000, 0, 0, 0, 0); "
+        "spectrum = np.zeros((1, 5000)), np.ones((1, 5000)), np.eye(5000)",
+        "hf._core.principal_latents(spectrum, options)",
+    ),
     "projection to many dimensions": (
         "A = hf.patterns.random_regular(64, 8, rng=0)",
         "while True: hf.fit(A, 2_000_000, method='projection', leak=0.4, distortion=9.0)",

@@ -355,3 +355,46 @@ def test_what_float32_does_not_hold_is_refused_without_a_warning() -> None:
     found = hf.compress_keys({0: layer}, rank=4, effort=0)[0]
     with pytest.raises(NonFiniteError, match="states in float32"):
         found.store(np.full((1, 2, 8), 1e39))
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+def test_tiny_keys_and_any_number_of_bytes(bits) -> None:
+    rng = np.random.default_rng(0)
+    layer = [(rng.normal(size=(2, 40, 8)), rng.normal(size=(2, 40, 8))) for _ in range(4)]
+    tiny = [(q, k * 1e-40) for q, k in layer]
+    found = hf.compress_keys({0: tiny}, rank=4, bits=bits, effort=0)[0]
+    assert found.kl < 1e-6
+    assert hf.compress_keys({0: layer}, bytes=1e308, effort=0)[0].kl < 1e-3
+
+
+@pytest.mark.parametrize("lengths", [[60, 10], [10, 60]])
+def test_heads_that_share_keys_and_see_more_or_fewer_of_them(lengths) -> None:
+    """With as many latents as numbers the loss of the fit is zero."""
+    rng = np.random.default_rng(0)
+    passages = [
+        hf.Attention(rng.normal(size=(2, 60, 8)), rng.normal(size=(1, 60, 8)), key_lengths=lengths)
+        for _ in range(4)
+    ]
+    found = hf.compress_keys({0: passages}, rank=8, effort=0)[0]
+    assert abs(found.start_kl) < 1e-6
+    assert abs(found.validation_kl) < 1e-6
+    fitted = hf.compress_keys({0: passages}, rank=4, bits=3, effort=40)[0]
+    assert fitted.validation_kl == pytest.approx(fitted.kl, rel=0.5)
+
+
+@pytest.mark.parametrize("lengths", [[4096, 128], [128, 4096]])
+def test_few_entries_for_one_head_and_tiles_for_another(lengths) -> None:
+    """Of 40 keys in the first tile and one in each of 31 others, one head sees the first alone."""
+    n = 4096
+    columns = np.r_[np.arange(40), np.arange(1, 32) * 128]
+    offsets = np.arange(n + 1) * columns.size
+    allowed = np.ones(n * columns.size, bool)
+    mask = sp.csr_array((allowed, np.tile(columns, n), offsets), shape=(n, n))
+    rng = np.random.default_rng(0)
+    passages = [
+        hf.Attention(*(rng.normal(size=(heads, n, 8)).astype(np.float32) for heads in (2, 1)),
+                     mask=mask, key_lengths=lengths)
+        for _ in range(2)
+    ]  # fmt: skip
+    found = hf.compress_keys({0: passages}, rank=8, effort=0, num_threads=1)[0]
+    assert abs(found.start_kl) < 1e-6

@@ -282,6 +282,8 @@ def test_selection_certifies_what_an_index_selects(form, run):
     bad(run("selection", "group.npz", "--index", "group.npz"), "group.npz")
     bad(run(*line, "--keys", 3), "keys must")
     bad(run("selection", "one.npz", "--index", "index.npz"), "Q must have 2 heads")
+    hf.fit(hf.patterns.band(N, 1), D, rng=0).save("head.npz")
+    bad(run("selection", "head.npz", "--index", "index.npz"), "Q must have 2 heads")
 
 
 # plot

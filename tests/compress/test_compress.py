@@ -233,6 +233,16 @@ def test_overfitting_is_said() -> None:
     assert not compressed(passages(20), dim=3).overfits
 
 
+def test_a_head_of_full_size_does_not_overfit_by_rounding() -> None:
+    rng = RNG(0)
+    given = [tuple(rng.normal(size=(2, 40, 8)) * 6) for _ in range(8)]
+    result = hf.compress(given, dim=8, dtype="bfloat16", effort=0, curve_dims=())
+    fitted = [hf.compare(hf.Attention(*given[i]), result.apply(*given[i])).kl_mean
+              for i in result.calibration]  # fmt: skip
+    assert result.calibration_kl == pytest.approx(np.mean(fitted))
+    assert not result.overfits
+
+
 FORMS: dict[str, Any] = {
     "pairs": lambda q, k: ([list(pair) for pair in zip(q, k, strict=True)], {"mask": "causal"}),
     "attentions": lambda q, k: (

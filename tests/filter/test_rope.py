@@ -318,7 +318,8 @@ def test_curves_are_the_single_filters():
             {"pattern": hf.patterns.band(64, 1)},
             "pattern must be the width of a window, .* where n or causal",
         ),
-        ({"pattern": hf.patterns.block(64, 4), "n": None}, "token by token"),
+        ({"pattern": hf.patterns.block(64, 4), "n": None}, "token by token.*blocks of 4 tokens"),
+        ({"pattern": np.vstack([np.eye(9)[:8], np.full(9, 1 / 9)]), "n": None}, "row 8 uniform"),
         ({"pattern": hf.patterns.tree(64), "n": None}, "translation-invariant"),
     ],
 )

@@ -96,7 +96,7 @@ ENDS: list[tuple[dict[str, Any], str, str]] = [
     ({"time_limit": 1e-6}, "time limit", "larger time_limit"),
     ({"dim": 5, "method": hf.methods.Learned(effort=1)}, "steps", "larger dim, a higher effort"),
     (
-        {"dim": 6, "method": hf.methods.Learned(callback=lambda *_: False)},
+        {"dim": 6, "method": hf.methods.Learned(callback=lambda *_: np.False_)},
         "callback",
         "callback ended the fit at d = 6",
     ),

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
@@ -965,3 +966,14 @@ def test_witnesses_are_exact_statements():
         proved = Fraction(min(witness.verify(target, keys), 1e300))
         assert proved**2 * square <= bound**2
         assert float(bound) == pytest.approx(witness.gap, rel=1e-9)
+
+
+def test_the_error_of_a_large_distortion_is_within_the_bound() -> None:
+    """Of two keys that are one number each, the gap must be log(1 + distortion) - log(leak)."""
+    terms = Multiplier("ratio equal", 0, -1.0), Multiplier("outside", 1, 1.0)
+    with localcontext(prec=60):
+        for exponent in range(100, 308):
+            distortion = float(f"1e{exponent}")
+            witness = hf.results.FarkasWitness(0, terms, 0.0, 0.0, 0.0, 0.5, distortion, True)
+            least = (1 + Decimal(distortion)).ln() - Decimal("0.5").ln()
+            assert Decimal(witness.verify(np.eye(2), [[1.0], [0.0]])) <= least

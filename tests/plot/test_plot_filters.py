@@ -134,3 +134,25 @@ def test_pictures_are_made_without_axes_too(monkeypatch):
     monkeypatch.setattr(plt, "show", lambda *a, **k: pytest.fail("plt.show was called"))
     for drawn in (plot.translation(FOUND).logits, plot.rope(FOUND).lines[0]):
         plt.close(drawn.axes.figure)
+
+
+def test_rope_claims_what_is_proved_alone(ax):
+    far = hf.rope.filter(8, n=64, dim=16, max_norm=20)
+    near = hf.rope.filter(2, n=64, dim=16, max_norm=1e5)
+    plot.rope([far, near], ax=ax)
+    assert "no norm below this line" in ax.texts[0].get_text()
+    np.testing.assert_array_equal(ax.lines[-1].get_ydata(), [20, 20])
+    norm = hf.rope.filter(4, n=64, dim=16).norm
+    unknown = hf.rope.filter(4, n=64, dim=16, max_norm=0.995 * norm)
+    assert unknown.status == "undecided"
+    ax = Figure().subplots()
+    assert len(plot.rope(unknown, ax=ax).undecided[0].get_offsets()) == 1
+    assert not ax.texts
+
+
+def test_rope_joins_windows_of_one_embedding_and_kind(ax):
+    of_base = [hf.rope.filter(2, n=64, inv_freq=base ** (-np.arange(8) / 8)) for base in (9, 1e4)]
+    kinds = [hf.rope.filter(4, n=64, dim=16, causal=causal) for causal in (True, False)]
+    sizes = [hf.rope.filter(2, n=n, dim=16) for n in (64, 65)]
+    for pair in (of_base, kinds, sizes):
+        assert len(plot.rope(pair, ax=Figure().subplots()).lines) == 2

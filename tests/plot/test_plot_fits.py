@@ -248,3 +248,13 @@ def test_curve_of_maps_is_beside_that_of_the_closed_form(ax):
 def test_errors_name_the_problem(draw, message, ax):
     with pytest.raises(hf.errors.InputError, match=message):
         draw(ax)
+
+
+def test_keys_with_rotary_positions_lie_where_they_are_multiplied():
+    Q, K = np.random.default_rng(0).normal(size=(2, 32, 8))
+    given = hf.Attention(Q, K, position="rope")
+    places = [
+        plot.keys(hf.patterns.band(32, 1), head, 5, ax=Figure().subplots()).others.get_offsets()
+        for head in (given, given.rotated())
+    ]
+    np.testing.assert_allclose(np.abs(places[0]), np.abs(places[1]), atol=1e-9)

@@ -543,3 +543,15 @@ def test_what_is_compiled_or_no_list_of_batches_is_refused():
     model.model.layers[1].compile(backend="eager")
     with pytest.raises(hf.errors.CaptureError, match=r"layers.1 is compiled"), ht.capture(model):
         pass
+
+
+def test_autocast_rounds_what_a_layer_gives():
+    class Plain(torch.nn.Module):
+        def forward(self, q, k, v):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    q, k, v = torch.randn(3, 2, 2, 20, 8, generator=torch.Generator().manual_seed(0))
+    model = Plain().eval()
+    with torch.autocast("cpu", torch.bfloat16), hf.torch.capture(model, check=True) as heads:
+        model(q, k, v)
+    assert 1e-4 < heads.layers[0].deviation < 0.05

@@ -305,3 +305,19 @@ def test_numbers_on_either_side_of_a_tie_are_both_covered():
     assert found.max_logit >= 1025
     exact = hf.certify([[1.0]], q, [[1024.0]], scale=1.0, kernel={"operands": "float16"})
     assert 1025 <= exact.max_logit < 1025.001
+
+
+def test_the_scale_that_a_kernel_cannot_hold_is_not_blamed_on_queries():
+    kernel = hf.Kernel(accumulate="float32", scale_dtype="float16")
+    with pytest.raises(InputError, match=r"numbers up to 1e\+05 are beyond the range of float16"):
+        hf.certify(np.eye(2), 9 * np.eye(2), np.eye(2), scale=1e5, kernel=kernel)
+
+
+def test_limits_beyond_what_a_kernel_rounds_to_have_an_answer():
+    A = hf.patterns.band(16, 1)
+    with pytest.raises(InputError, match="leaves no room for logits that are rounded"):
+        hf.fit(A, 4, kernel="eager-bfloat16", max_logit=1e308)
+    for scale in (1e-308, 5e-324):
+        with pytest.raises(InputError, match="beyond the range of bfloat16"):
+            hf.fit(A, 4, kernel="eager-bfloat16", scale=scale)
+    assert not hf.fit(A, 4, kernel="eager-bfloat16", distortion=5e-324).certificate.holds

@@ -477,3 +477,15 @@ def test_pickled_content_is_never_opened(tmp_path: Path, capsys: pytest.CaptureF
             with pytest.raises(InputError):
                 load(path)
     assert capsys.readouterr().out == ""
+
+
+def test_a_certificate_is_about_the_mask_of_a_sparsified_head() -> None:
+    rng = np.random.default_rng(0)
+    whole = hf.Attention(3 * rng.normal(size=(12, 6)), rng.normal(size=(12, 6)), mask="causal")
+    kept = hf.sparsify(whole, per_row=2)
+    found = hf.fit(kept, 6, rng=0)
+    certificate = hf.certify(kept, found.Q, found.K, scale=found.scale)
+    assert certificate.holds
+    assert certificate.mask == "causal"
+    with pytest.raises(InputError, match="the target and the attention must have the same mask"):
+        hf.certify(kept, hf.Attention(found.Q, found.K, scale=found.scale))

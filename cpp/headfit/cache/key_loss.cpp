@@ -101,6 +101,7 @@ double KeyLoss::diverge(const Passage& passage, std::span<const Index> rows, boo
     const Heads<float> keys{work.read.data() + g * dim, 1,         cols, dim, dim,
                             work.read.cols(),           positions_};
     LogitSource<float> source = query_head_of(all, g * all.group);
+    source.q.count = source.group = all.group;  // keys are packed for all that read them
     source.k = keys;
     source.rows = rows;
     const KeyLayouts layouts = whole_row_layouts(source, alone);

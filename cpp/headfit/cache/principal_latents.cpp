@@ -4,6 +4,7 @@
 #include <queue>
 #include <random>
 
+#include "headfit/base/checkpoint.hpp"
 #include "headfit/base/linear_algebra.hpp"
 
 namespace headfit {
@@ -13,7 +14,9 @@ namespace {
 Eigen::MatrixXd random_rotation(Index size, std::mt19937_64& random) {
   std::normal_distribution<double> normal;
   Eigen::MatrixXd x(size, size);
+  Checkpoints checkpoints;
   for (Index i = 0; i < size; ++i) {
+    checkpoints.after(4 * size * i);
     for (double& entry : x.col(i)) entry = normal(random);
     for (int time = 0; time < 2; ++time) {
       for (Index j = 0; j < i; ++j) x.col(i) -= x.col(j).dot(x.col(i)) * x.col(j);
@@ -70,10 +73,11 @@ LatentMaps principal_latents(const KeySpectrum& spectrum, Index rank, const Late
     const Index count = end - first;
     multiply<double>(spectrum.components.middleCols(first, count), random_rotation(count, random),
                      turned);
-    // Latents that are not rounded stay within the range of float16.
+    // Latents that are not rounded stay within the range of float16. Maps stay within that of float32.
+    constexpr double least_step = 1e-30;
     const double spread = std::sqrt(spectrum.variances.segment(first, count).mean());
     double step = format.rounds() ? normal_step(bits_of(first)) * spread : spread;
-    if (!(step > 0)) step = 1;
+    if (!(step > least_step)) step = 1;
     maps.encode.middleCols(first, count) = (turned / step).cast<float>();
     maps.decode.middleRows(first, count) = (turned.transpose() * step).cast<float>();
   }

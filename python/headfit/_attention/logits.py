@@ -99,7 +99,7 @@ class LogitOptions:
         if mask is not None and not isinstance(mask, (str, tuple)):
             mask = frozen_mask(mask) if arrays.is_sparse(mask) else as_allowed(mask)
         if lengths is not None:
-            lengths = np.array(arrays.as_array(lengths, "key_lengths"))
+            lengths = frozen(arrays.as_array(lengths, "key_lengths"))
         if keys is not None:
             keys = frozen(as_key_mask(keys))
         return replace(self, mask=mask, key_lengths=lengths, key_mask=keys, sinks=sinks)

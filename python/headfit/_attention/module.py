@@ -278,7 +278,7 @@ class SelfAttention:
         weights = self.weights.astype(np.float64)
         operations = 4.0 * weights.size * shape[1]
         left, size, right = interruptible(operations, np.linalg.svd, weights, full_matrices=False)
-        self._check_rank(int(np.count_nonzero(size > self.width * EPSILON * size[0])))
+        self._check_rank(int(np.count_nonzero(size > self.width * EPSILON * size.max(initial=0))))
         return np.asarray(interruptible(operations, np.matmul, right.T / size, left.T))
 
     def _check_rank(self, rank: int) -> None:
@@ -341,8 +341,7 @@ class SelfAttention:
         # this module must each pass a copy.
         pivots = pivots.copy()
         for rows in blocks:
-            wide = together[rows].astype(np.float64)
-            out[rows] = lapack.dgetrs(lu, pivots, wide.T)[0].T
+            out[rows] = lapack.dgetrs(lu, pivots, together[rows].astype(np.float64).T)[0].T
         return out
 
 

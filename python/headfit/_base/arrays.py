@@ -263,7 +263,5 @@ def round_to(x: Any, name: str) -> FloatArray:
         if name in NARROW:
             wide = wide.astype(narrow_dtype(name)).astype(np.float32)
     if name in NARROW and not np.isfinite(wide).all():
-        raise InputError(
-            f"Q and K do not fit {name}: they hold numbers up to {np.abs(x).max():.3g}"
-        )
+        raise InputError(f"numbers up to {np.abs(x).max():.3g} are beyond the range of {name}")
     return wide

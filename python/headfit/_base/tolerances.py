@@ -217,7 +217,7 @@ class Kernel:
         if not self.rounds_logits:
             return None
         digits = min(DIGITS[x] for x in (self.product, self.logits) if x is not None)
-        limit = 2.0 ** math.floor(math.log2(spacing) + digits)
+        limit = 2.0 ** math.floor(math.log2(max(spacing, math.ulp(0))) + digits)
         while self.logit_step(limit, scale) > spacing:
             limit /= 2
         return limit
@@ -231,7 +231,7 @@ class Kernel:
 
 def _spacing_below(bound: float, name: str) -> float:
     """Return the largest distance between neighbouring numbers of a format up to a bound."""
-    return float(2.0 ** (math.ceil(math.log2(bound)) - DIGITS[name]))
+    return 2.0 ** (math.ceil(math.log2(bound)) - DIGITS[name]) if bound < math.inf else bound
 
 
 # A `Kernel`, the name of one, or a mapping of its options.

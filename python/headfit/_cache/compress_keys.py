@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import HeadLike
 from headfit._base.arguments import as_count, as_number, shown
-from headfit._base.calls import standard_arithmetic
+from headfit._base.calls import interruptible, standard_arithmetic
 from headfit._base.positions import Positions, turn
 from headfit._base.types import ArrayLike, PositionLike, Seed
 from headfit._cache.packing import STEP_BYTES
@@ -217,7 +217,7 @@ def latent_options(
                 f"bytes must be at least {least:.3g} for {heads} key heads: a step of 2 bytes "
                 f"and 8 bits of latents for a token; got {size:g}"
             )
-        of_latents = min(int(size * heads + 1e-6) - STEP_BYTES, dim * heads)
+        of_latents = min(int(min(size, dim + 2) * heads + 1e-6) - STEP_BYTES, dim * heads)
         return _core.LatentOptions(bits=[], rank=0, total_bits=8 * of_latents, **descent)
     if bytes is not None:
         raise InputError("bytes must not be given beside rank or bits, which it decides")
@@ -246,5 +246,5 @@ def spectrum(
     for w, x in zip(weights, tokens, strict=True):
         centred = x - mean
         moment += (centred.T * w) @ centred / total
-    variances, components = np.linalg.eigh(moment)
+    variances, components = interruptible(9.0 * len(mean) ** 3, np.linalg.eigh, moment)
     return mean[np.newaxis], variances[np.newaxis, ::-1].clip(0), components[:, ::-1].copy()

@@ -152,8 +152,7 @@ def info(call: Call) -> Outcome:
         config = hf.show_config()
         return Outcome(vars(config), str(config))
     file = call.pop("file")
-    kinds = ("a target",) if call else ("a target", "a saved head")
-    known = read(file, "file", *kinds, **call)
+    known = read(file, "file", "a target", *(() if call else ("a saved head",)), **call)
     if isinstance(known, hf.Target):
         proved = hf.bounds.projection_dim(known.n, known.per_row, known.gamma)
         more = f"\nsize proved to suffice for {hf.Tolerances()}: {proved}"

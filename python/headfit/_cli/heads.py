@@ -165,7 +165,7 @@ def selection(call: Call) -> Outcome:
     """
     file, index = call.pop("file"), hf.results.Index.load(call.pop("index"))
     rows = call.pop("output", None)
-    attention = files.attention_of(files.read(file, "file", "Q and K"), call)
+    attention = files.attention_of(files.read(file, "file", "Q and K", "a saved head"), call)
     call.say(f"certifying {attention}")
     kept = index.certify(attention, **call)
     if rows:

@@ -162,7 +162,7 @@ class Sizes:
             rotary=self.passages.rotary is not None,
             length=self.passages.length,
             **curves["taken"][dim]._asdict(),
-            calibration_kl=0.0 if dim == self.passages.dim else self._value(size.maps),
+            calibration_kl=self._judged(size.maps, parts.calibration).kl,
             validation_kl=size.judged.kl if parts.validation.size else math.nan,
             taken=size.taken,
             reached=tv is None or size.judged.tv_mean <= tv,

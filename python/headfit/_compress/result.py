@@ -112,7 +112,8 @@ class Compressed(FromPassages, Result):
 
         More passages help then, or a smaller size.
         """
-        return self.kl > FAR * self.calibration_kl and self.kl - self.calibration_kl > ENOUGH
+        is_far = self.kl > max(FAR * self.calibration_kl, self.calibration_kl + ENOUGH)
+        return is_far and self.dim < self.original_dim
 
     @standard_arithmetic()
     def apply(self, Q: Any, K: Any = None, **options: Any) -> Attention:

@@ -210,8 +210,7 @@ def _extremes(filter_: Filter, demand: Demand) -> Offsets:
 def _peaks(deficits: Floats) -> Offsets:
     """Return where deficits are positive and largest among their neighbours; the worst of them."""
     padded = np.concatenate([[-math.inf], deficits, [-math.inf]])
-    higher = (deficits >= padded[:-2]) & (deficits >= padded[2:])
-    at = np.flatnonzero((deficits > SLACK) & higher)
+    at = np.flatnonzero((deficits > SLACK) & (deficits >= np.maximum(padded[:-2], padded[2:])))
     return at[np.argsort(-deficits[at], kind="stable")[:ADDED]]
 
 

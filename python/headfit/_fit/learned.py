@@ -306,7 +306,7 @@ def learned(
     def after_scan(step: int, left: int, deficit: float) -> bool:
         if problem.watch is not None:
             problem.watch(left, step=step, worst=f"{deficit:.2g}")
-        return method.callback is None or method.callback(step, left, deficit) is not False
+        return method.callback is None or method.callback(step, left, deficit) not in (False,)
 
     options = _core.LearnedOptions(
         dim=dim,

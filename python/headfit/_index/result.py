@@ -235,9 +235,9 @@ class Index(FromPassages, Stored):
 
         The best keys of each row, by the mean attention of the query heads and beside the first and
         the last ones, are a pattern. `fit` looks for the smallest head whose queries and keys, free
-        for this passage, score these above all others. An index of the form "dot" that finds
-        exactly these keys needs as many numbers at least as `lower_bound` of the result says; of
-        the form "sum", whose scores are no products, this is proved for one query head alone.
+        for this passage, score these above all others. An index of the form "dot" that does so,
+        without ties, needs as many numbers at least as `lower_bound` of the result says; of the
+        form "sum", whose scores are no products, this is proved for one query head alone.
 
         Parameters
         ----------

@@ -79,8 +79,7 @@ def log_factorial(n: int) -> tuple[Fraction, Fraction]:
         return log_below(math.factorial(n)), log_above(math.factorial(n))
     above = TWO_PI + Fraction(1, 10**38)
     low = log_below(TWO_PI * n) / 2 + n * (log_below(n) - 1) + Fraction(1, 12 * n + 1)
-    high = log_above(above * n) / 2 + n * (log_above(n) - 1) + Fraction(1, 12 * n)
-    return low, high
+    return low, log_above(above * n) / 2 + n * (log_above(n) - 1) + Fraction(1, 12 * n)
 
 
 def root_above(x: Fraction) -> Fraction:

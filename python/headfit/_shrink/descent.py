@@ -102,7 +102,7 @@ class Running:
             "tolerance": TOO_LITTLE[effort if isinstance(effort, str) else "high"],
             "enough": enough,
             "time_limit": max(self.seconds_left, 0.0),
-            "progress": None if call is None else lambda *state: call(*state) is not False,
+            "progress": None if call is None else lambda *state: call(*state) not in (False,),
         }
 
 
@@ -289,8 +289,7 @@ def closest(
     # The divergence at the start, at steps 1, 2, 5, 10, 20, 50 ..., and at the end.
     rounds = {m * 10**e for e in range(len(str(kl.size))) for m in (1, 2, 5)}
     steps = sorted({0, kl.size - 1, *(s for s in rounds if s < kl.size)})
-    history = [(s, float(kl[s])) for s in steps]
-    return Head(q, k, settings={"descent": {**report, "kl": history}})
+    return Head(q, k, settings={"descent": {**report, "kl": [(s, float(kl[s])) for s in steps]}})
 
 
 def smallest_size(

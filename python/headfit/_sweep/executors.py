@@ -66,8 +66,7 @@ def computed(
         try:
             while True:
                 for task in islice(rest, most - len(running)):
-                    future = submitted(executor, _compute, task, task.work, num_threads)
-                    running[future] = task
+                    running[submitted(executor, _compute, task, task.work, num_threads)] = task
                 if not running:
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, attention_in
-from headfit._attention.sparsify import compressed_rows
+from headfit._attention.sparsify import Sparsified, compressed_rows
 from headfit._base import arrays
 from headfit._base.arguments import as_flag, thread_count
 from headfit._base.calls import standard_arithmetic
@@ -144,6 +144,7 @@ def certify(
     kernel = as_kernel(kernel)
     threads = thread_count(num_threads)
     cluster = Cluster.of(client, num_threads, progress)
+    A = Target(A, num_threads=num_threads) if isinstance(A, Sparsified) else A
     if mask is None and isinstance(A, Target) and attention_in(Q) is None:
         mask = A.mask
     if matrix is not None:
@@ -215,19 +216,13 @@ def _certificate(rows: dict[str, Any], target: Target, mass: bool, **known: Any)
         tv_mean=math.nan if tv is None else float(tv.mean()),
         tv_worst=math.nan if tv is None else float(tv.max()),
         stray_worst=math.nan if stray is None else float(stray.max()),
-        row_leak=leak,
-        row_distortion=distortion,
-        row_tv=tv,
-        row_stray=stray,
-        row_status=status,
+        row_leak=leak, row_distortion=distortion, row_tv=tv, row_stray=stray, row_status=status,
         worst_leak=_place(leak, rows["leak_column"], rows["weakest_column"]),
         worst_distortion=_place(distortion, rows["highest_column"], rows["lowest_column"]),
         **{name: rows[name] for name in ("q_norm", "k_norm", "max_logit", "rounding_bound")},
         rescanned=int(rows["rescanned"]),
-        n=target.n,
-        nonzeros=target.nonzeros,
-        **known,
-    )
+        n=target.n, nonzeros=target.nonzeros, **known,
+    )  # fmt: skip
 
 
 def _place(rows: FloatRows, *columns: NDArray[Any]) -> tuple[int, int, int] | None:

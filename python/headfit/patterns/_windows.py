@@ -104,7 +104,7 @@ def circulant(n: int, offsets: ArrayLike, **style: Unpack[Weighting]) -> Pattern
     Parameters
     ----------
     offsets : sequence of int
-        One or more offsets of any sign and size.
+        One or more offsets, of any sign, as 64-bit integers.
 
     Examples
     --------
@@ -318,8 +318,8 @@ def induction(
     except TypeError:
         raise InputError("tokens must be labels that can be sorted; got mixed types") from None
     order = np.argsort(ids, kind="stable")  # the positions, grouped by token
-    first = np.searchsorted(ids[order], ids[order])
-    seen = np.arange(n) - first  # how often the token at position order[a] occurred before it
+    # How often the token at position order[a] occurred before it.
+    seen = np.arange(n) - np.searchsorted(ids[order], ids[order])
     taken = seen if which == "all" else np.minimum(seen, 1)
     check_entries(3 * int(taken.sum()), n)
     # The position order[a] attends to what follows the `taken[a]` positions before it in `order`.

@@ -280,7 +280,8 @@ def keys(
     logits = head.logits(rows=[row])[0].astype(np.float64)
     seen = np.isfinite(logits)
     logits -= logits[chosen].min()  # a shift of all logits leaves the softmax unchanged
-    height = _remaining(*(widened(x) for x in (head.stored[0][row], head.stored[1])))
+    Q, K = (widened(x) for x in head.rotated().stored)
+    height = _remaining(Q[row], K)
     ax = _axes.axes_or_new(ax, 6.4, 4.6)
     drawn = SimpleNamespace(others=None, others_line=None, nearest=None)
     off = np.setdiff1d(np.flatnonzero(seen), chosen)

@@ -190,9 +190,9 @@ def _rounding(head: Attention) -> float:
 def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) -> SimpleNamespace:
     """Draw the norm that windows of each width need without content, for rotary embeddings.
 
-    Bases differ by colour, sizes and tolerances by line. Where it is proved that a norm above
-    `max_norm` is needed, a triangle above the dotted line says so; a question mark where neither a
-    filter nor a proof was found.
+    Bases differ by colour, sizes and tolerances by line. A triangle above the dotted line marks
+    that a norm above it is proved to be needed; a question mark that neither a filter nor a proof
+    was found. The line is the least `max_norm` of those with triangles.
 
     Parameters
     ----------
@@ -224,9 +224,9 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
     ax = axes_or_new(ax, 6.6, 4.8)
     every = [f for filters in series.values() for f in filters]
     limit = max(f.max_norm for f in every)
-    bases, dims, tolerances = (list(dict.fromkeys(part)) for part in zip(*series, strict=True))
+    bases, dims, tolerances, *_ = (list(dict.fromkeys(x)) for x in zip(*series, strict=True))
     drawn = SimpleNamespace(lines=[], out_of_reach=[], undecided=[])
-    for place, ((base, dim, allowed), filters) in enumerate(series.items()):
+    for place, ((base, dim, allowed, *_), filters) in enumerate(series.items()):
         label = "given frequencies" if base is None else f"base {base:,.10g}"
         label += f", size {dim}"
         if len(tolerances) > 1:
@@ -252,10 +252,11 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
     widths = [f.width for f in every]
     label_sizes(ax, widths, log=True)
     ax.set(yscale="log", xlim=(min(widths) / 1.3, max(widths) * 1.3))
-    if any(f.filter is None for f in every):
-        ax.axhline(limit, color=GREY, linewidth=1, linestyle=":")
+    proved = [f.max_norm for f in every if f.status == "out of reach"]
+    if proved:
+        ax.axhline(min(proved), color=GREY, linewidth=1, linestyle=":")
         ax.annotate(
-            "content is needed: no norm below this line is enough", (0.02, limit),
+            "content is needed: no norm below this line is enough", (0.02, min(proved)),
             xycoords=("axes fraction", "data"), xytext=(0, 4), textcoords="offset points",
             fontsize=8, color=INK,
         )  # fmt: skip
@@ -266,7 +267,7 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
 
 
 def _by_embedding(found: Any) -> dict[Any, list[Any]]:
-    """Return filters sorted by width, for each base, size and tolerances."""
+    """Return filters sorted by width, for each embedding, tolerances and kind of window."""
     filters = [found] if isinstance(found, RopeFilter) else found
     filters = list(filters) if isinstance(filters, Iterable) else []
     if not filters or not all(isinstance(f, RopeFilter) for f in filters):
@@ -275,5 +276,6 @@ def _by_embedding(found: Any) -> dict[Any, list[Any]]:
     for f in filters:
         if f.width is None:
             raise InputError(f"found must be RopeFilters of windows, which have widths; got {f!r}")
-        series.setdefault((f.base, f.dim, f.tolerances), []).append(f)
+        key = f.base, f.dim, f.tolerances, f.n, f.mask, f.frequencies.tobytes()
+        series.setdefault(key, []).append(f)
     return {key: sorted(each, key=lambda f: f.width) for key, each in series.items()}

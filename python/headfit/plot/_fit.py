@@ -210,8 +210,7 @@ def plan(plan: Plan, *, ax: Axes | None = None) -> SimpleNamespace:
     def points(attempts: Sequence[PlanAttempt], label: str, **more: Any) -> PathCollection:
         at = [getattr(a, axis) for a in attempts]
         heights = [_FLOOR if "transform" in more else a.max_logit for a in attempts]
-        label = label if attempts else ""
-        return ax.scatter(at, heights, s=56, zorder=3, label=label, **more)
+        return ax.scatter(at, heights, s=56, zorder=3, label=label if attempts else "", **more)
 
     as_asked = [a for a in held if a.purpose not in _RELAXED]
     certified = points(as_asked, f"certified in {plan.dtype}", color=BLUE)

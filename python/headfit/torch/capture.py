@@ -226,8 +226,7 @@ class Recorder(Running):
         known = None if rows is None else rows.tobytes()
         place = id(seen.mask), id(seen.bias), *versions, seen.causal, known, batch, n, m, own
         if place not in self._masks:
-            masks = read_masks(seen, rows, (batch, n, m), own)
-            self._masks[place] = masks, seen.mask, seen.bias
+            self._masks[place] = read_masks(seen, rows, (batch, n, m), own), seen.mask, seen.bias
         masks = self._masks[place][0]
         call = Call(
             stored(query, "queries"),
@@ -293,7 +292,7 @@ class Recorder(Running):
             worst = max(worst, float(np.abs(ours - theirs).max(initial=0.0)))
         layer, share = self.heads._layers[seen.layer], worst / max(largest, 1e-30)
         layer.deviation = max(share, layer.deviation or 0.0)
-        if not share <= (0.05 if seen.value.dtype in (torch.float16, torch.bfloat16) else 1e-4):
+        if not share <= (0.05 if output.dtype in (torch.float16, torch.bfloat16) else 1e-4):
             raise CaptureError(
                 f"{seen.layer}: what was captured does not give the layer's output: values differ "
                 f"by {share:.2g} of the largest"

@@ -126,8 +126,7 @@ class CapturedHeads:
         layer = self._layer(which)
         if isinstance(head, slice) and head == slice(None):
             return self._call(layer, number).attention()
-        head = as_count(head, "head", 0, layer.heads - 1)
-        return self._call(layer, number).head(head)
+        return self._call(layer, number).head(as_count(head, "head", 0, layer.heads - 1))
 
     def _layer(self, which: Any) -> CapturedLayer:
         if isinstance(which, str):

@@ -105,7 +105,7 @@ class _Selecting(Recorder):
         given = by_name(kind, args, kwargs)
         mask = "attn_mask" if kind is None else "attention_mask"
         allowed = self.selected(self.record(seen), seen, given["key"].shape[-2])
-        allowed = allowed.reshape(*given["query"].shape[:-1], -1)
+        allowed = allowed.reshape(-1, *given["query"].shape[1:-1], allowed.shape[-1])
         before = given.get(mask)
         if before is not None and before.dtype == torch.bool:
             allowed &= before

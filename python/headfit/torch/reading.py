@@ -112,8 +112,7 @@ def from_projections(
     if heads % kv_heads:
         raise InputError(f"num_kv_heads must divide num_heads, {heads}; got {kv_heads}")
     Q = _project(heads, X=X, W_q=W_q, b_q=b_q)
-    keys = {"X": X} if X_k is None else {"X_k": X_k}
-    K = _project(kv_heads, **keys, W_k=W_k, b_k=b_k)
+    K = _project(kv_heads, **({"X": X} if X_k is None else {"X_k": X_k}), W_k=W_k, b_k=b_k)
     if Q.shape[-1] != K.shape[-1]:
         raise InputError(
             f"W_q and W_k must give heads of one size; got {Q.shape[-1]} and {K.shape[-1]}"
@@ -169,7 +168,9 @@ def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:
     # Not as a module, whose hooks would take this for a call of the model.
     angles = module.forward(unit[0], position_ids=torch.ones(1, 1, dtype=int, device=x.device))
     turn = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
-    pair = turn and 1 + int(turn(unit, unit, *angles)[0].flatten()[1:].abs().argmax())
+    turned = turn and turn(unit, unit, *angles)[0].flatten()
+    pair = turn and 1 + int(turned[1:].abs().argmax())
     if pair not in (1, len(x)):
         raise CaptureError("the model's rotary embedding turns pairs of entries that are not known")
-    return "rope-half" if pair == len(x) else "rope", tuple(x.double().tolist())
+    signed = x.double() * turned[pair].sign()  # some models turn by minus the angle
+    return "rope-half" if pair == len(x) else "rope", tuple(signed.tolist())

@@ -229,7 +229,7 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
         rising = torch.arange(before, before + count, device=starts.device) - starts[:, None]
         known = self.starts if before else starts
         # A last token of position 0 may prove to be padding, as those before it.
-        after_padding = (known == before - 1) & (starts >= before)
+        after_padding = (known >= before - 1) & (starts >= before)
         wrong = ((rising >= 0) & (positions != rising)).any(dim=1)
         if (wrong | (starts != known) & ~after_padding).any():
             raise InputError("positions must rise by one from token to token within the cache")

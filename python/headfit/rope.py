@@ -239,7 +239,7 @@ def _stencil(pattern: Any, n: Any, causal: bool, mask: Any) -> tuple[Stencil, An
     if block > 1 or uniform.size:
         raise InputError(
             "pattern must be translation-invariant token by token, as rotary positions are; got "
-            + (f"blocks of {block} tokens" if block > 1 else f"row {uniform[0]} uniform")
+            + (f"blocks of {block} tokens" if block > 1 else f"row {uniform[-1]} uniform")
         )
     return stencil, target.mask
 

@@ -131,6 +131,10 @@ def test_saved_tables_are_read_again(tmp_path, capsys):
     np.savez(tmp_path / "y.npz", a=1)
     with pytest.raises(InputError, match="no saved capture"):
         ModelTable.load(tmp_path / "y.npz")
+    with np.load(path) as arrays:
+        np.savez(tmp_path / "w.npz", **{**arrays, "layers": np.array("x")})
+    with pytest.raises(InputError, match="no saved capture"):
+        ModelTable.load(tmp_path / "w.npz")
     np.savez(tmp_path / "z.npz", format="headfit capture 1")
     with pytest.raises(InputError, match="it lacks 'layers'"):
         ModelTable.load(tmp_path / "z.npz")

@@ -57,7 +57,7 @@ def test_numbers_beyond_the_largest_are_refused(name):
     largest = finite(name).max()
     assert round_to(np.array([largest * 1.01]), name)[0] == largest
     for x in (largest * 1.2, -largest * 1.2, np.inf, np.nan):
-        with pytest.raises(InputError, match=f"do not fit {name}"):
+        with pytest.raises(InputError, match=f"must fit {name}"):
             round_to(np.array([x]), name)
 
 

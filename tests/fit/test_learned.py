@@ -320,3 +320,21 @@ def test_the_ample_size_grows_with_the_tokens_and_the_nonzeros():
     assert (np.diff(sizes, axis=0) >= 0).all()
     assert (np.diff(sizes, axis=1) > 0).all()
     assert (sizes - likely >= 4).all()
+
+
+@pytest.mark.parametrize("columns", [3, 4, 6])
+@pytest.mark.parametrize("width", [None, 12])
+def test_a_search_from_a_start_goes_no_lower_than_its_columns(columns, width):
+    A = hf.patterns.random_regular(64, 3, rng=0)
+    found = hf.fit(A, columns, rng=0)
+    method = hf.methods.Learned(init=(found.Q * found.scale, found.K))
+    module = None if width is None else hf.SelfAttention.canonical(width, 0.3)
+    searched = hf.fit(A, method=method, module=module)
+    assert searched.certificate.holds
+    assert min(trial.dim for trial in searched.search.trials) >= columns
+
+
+@pytest.mark.parametrize("answer", [None, 0, np.array([1, 2]), np.array([]), True])
+def test_only_false_ends_a_fit(answer):
+    method = hf.methods.Learned(callback=lambda *_: answer)
+    assert hf.fit(hf.patterns.band(32, 1), 5, method=method, rng=0).certificate.holds

@@ -459,10 +459,11 @@ def test_methods_of_one_size_answer_for_it(pattern: Any, options: dict[str, Any]
     assert found.verdict == "yes"
 
 
-def test_patterns_of_some_n_alone() -> None:
+@pytest.mark.parametrize("error", [ValueError, IndexError, ZeroDivisionError])
+def test_patterns_of_some_n_alone(error: type[Exception]) -> None:
     def large(n: int) -> Any:
         if n < 512:
-            raise ValueError("n must be 512 or more")
+            raise error("n must be 512 or more")
         return hf.patterns.random_regular(n, 3, rng=0)
 
     found = hf.plan(large, 512, dim=4, time_limit=1, num_threads=1)

@@ -155,4 +155,6 @@ def test_rope_joins_windows_of_one_embedding_and_kind(ax):
     kinds = [hf.rope.filter(4, n=64, dim=16, causal=causal) for causal in (True, False)]
     sizes = [hf.rope.filter(2, n=n, dim=16) for n in (64, 65)]
     for pair in (of_base, kinds, sizes):
-        assert len(plot.rope(pair, ax=Figure().subplots()).lines) == 2
+        lines = plot.rope(pair, ax=Figure().subplots()).lines
+        assert len({line.get_label() for line in lines}) == 2
+        assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 2

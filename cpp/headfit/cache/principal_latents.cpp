@@ -71,8 +71,17 @@ LatentMaps principal_latents(const KeySpectrum& spectrum, Index rank, const Late
   for (Index first = 0, end = 0; first < rank; first = end) {
     while (end < rank && bits_of(end) == bits_of(first)) ++end;
     const Index count = end - first;
-    multiply<double>(spectrum.components.middleCols(first, count), random_rotation(count, random),
-                     turned);
+    const Matrix<double> rotation = random_rotation(count, random);
+    turned.resize(spectrum.components.rows(), count);
+    // In parts of a second at most, so that Ctrl-C is heard.
+    const Index at_once = std::max<Index>(64, Index(4e9) / (count * count));
+    Matrix<double> part;
+    for (Index row = 0; row < turned.rows(); row += at_once) {
+      const Index rows = std::min(at_once, turned.rows() - row);
+      checkpoint();
+      multiply<double>(spectrum.components.block(row, first, rows, count), rotation, part);
+      turned.middleRows(row, rows) = part;
+    }
     // Latents that are not rounded stay within the range of float16. Maps stay within that of float32.
     constexpr double least_step = 1e-30;
     const double spread = std::sqrt(spectrum.variances.segment(first, count).mean());

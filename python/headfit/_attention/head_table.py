@@ -346,7 +346,7 @@ class ModelTable(Pictured):
                 {layer: arrays[f"distances/{at}"] for at, layer in enumerate(layers)},
                 {layer: arrays[f"columns/{at}"] for at, layer in enumerate(layers)},
             )
-        except KeyError as error:
+        except (KeyError, TypeError) as error:
             raise InputError(f"path: {path} is no saved capture: it lacks {error}") from error
 
     def __repr__(self) -> str:

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
+
 from headfit import _core
 from headfit._base.display import optional
 from headfit.errors import InputError
@@ -64,6 +66,11 @@ def interruptible(operations: float, call: Callable[..., Result], *args: Any, **
         return waiting.submit(contextvars.copy_context().run, call, *args, **kw).result()
     finally:
         waiting.shutdown(wait=False)
+
+
+def goes_on(answer: Any) -> bool:
+    """Return whether what a callback returned lets the work go on: anything but False."""
+    return not isinstance(answer, (bool, np.bool_)) or bool(answer)
 
 
 def short_blocks(count: int, operations_each: float) -> Iterator[slice]:

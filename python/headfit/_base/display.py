@@ -131,8 +131,7 @@ def data_frame(columns: Mapping[Any, Any], index: str | list[str]) -> Any:
     Raises an ImportError that names the extra with pandas where that is missing.
     """
     extra = "to_pandas needs pandas: pip install 'headfit[pandas]', or pip install pandas"
-    pandas = optional("pandas", ImportError(extra))
-    frame = pandas.DataFrame(dict(columns))
+    frame = optional("pandas", ImportError(extra)).DataFrame(dict(columns))
     if isinstance(index, str):
         return frame.rename_axis(index)
     return frame.set_index(index) if index else frame

@@ -96,8 +96,7 @@ def by_first_axes(
     if keys is not None and array.shape[-1] == 1 != keys:  # else one entry would speak for all
         raise InputError(f"{name} must have an entry for each of {keys} keys; got {array.shape}")
     batch = array.shape[: array.ndim - len(own)]
-    missing = (1,) * (len(lead) - len(batch))
-    whole = array.reshape((*batch, *missing, *array.shape[len(batch) :]))
+    whole = array.reshape(*batch, *[1] * (len(lead) - len(batch)), *array.shape[len(batch) :])
     try:
         return np.ascontiguousarray(by_heads(whole, lead, own, name))
     except InputError as error:

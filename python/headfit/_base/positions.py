@@ -149,6 +149,5 @@ def _alibi(value: Any, lead: tuple[int, ...], n: int, m: int, dtype: Any) -> NDA
     slopes = by_heads(slopes, lead, (), "the slopes of alibi")
     # The bias depends on the difference i - j alone, so entry (i, j) is entry i + m - 1 - j of a
     # vector over the differences, and the n x m matrix is a view of that vector.
-    distance = np.abs(np.arange(1 - n, m, dtype=np.float64))
-    lines = (-slopes[:, np.newaxis] * distance).astype(dtype)
+    lines = (-slopes[:, np.newaxis] * np.abs(np.arange(1 - n, m, dtype=np.float64))).astype(dtype)
     return np.lib.stride_tricks.sliding_window_view(lines, m, axis=-1)[..., ::-1]

@@ -231,7 +231,7 @@ class Kernel:
 
 def _spacing_below(bound: float, name: str) -> float:
     """Return the largest distance between neighbouring numbers of a format up to a bound."""
-    return 2.0 ** (math.ceil(math.log2(bound)) - DIGITS[name]) if bound < math.inf else bound
+    return 2.0 ** (math.ceil(math.log2(min(max(bound, math.ulp(0)), 1e308))) - DIGITS[name])
 
 
 # A `Kernel`, the name of one, or a mapping of its options.

@@ -354,6 +354,4 @@ def compress(
     for head in heads.values():
         head.search(bound)
     results = {name: head.result(bound) for name, head in heads.items()}
-    if not several:
-        return results[None]
-    return CompressedHeads(results, time.perf_counter() - begun)
+    return CompressedHeads(results, time.perf_counter() - begun) if several else results[None]

@@ -32,7 +32,9 @@ class StoredMaps(NamedTuple):
     def of(cls, maps: Maps, lead: tuple[int, ...], dtype: str) -> Self:
         """Round maps to the numbers of a dtype."""
         p_q, p_k = split(maps, lead[0] if lead else 1)
-        return cls(round_to(p_q if lead else p_q[0], dtype), round_to(p_k, dtype), dtype)
+        return cls(
+            round_to(p_q if lead else p_q[0], dtype, "P_q"), round_to(p_k, dtype, "P_k"), dtype
+        )
 
     def smaller(self, attention: Attention) -> Attention:
         """Return the smaller head in a passage.
@@ -40,7 +42,7 @@ class StoredMaps(NamedTuple):
         Products are computed in the wider of the dtypes, and rounded to that of the maps. The scale
         is part of P_q.
         """
-        q = round_to(attention.Q @ self.P_q, self.dtype)
+        q = round_to(attention.Q @ self.P_q, self.dtype, "Q")
         k = round_to(attention.K @ self.P_k, self.dtype)
         return Attention(q, k, **{**vars(attention.options), "scale": 1.0})
 
@@ -64,7 +66,7 @@ class StoredMaps(NamedTuple):
             product = w.astype(np.float64) @ maps
             if name == "W_K" and product.ndim == 3:  # the latents of all key heads of a layer
                 product = product.sum(axis=0)
-            tensors[f"{name}_P_{name[-1].lower()}"] = round_to(product, self.dtype)
+            tensors[f"{name}_P_{name[-1].lower()}"] = round_to(product, self.dtype, name)
         return tensors
 
 

@@ -61,8 +61,7 @@ class Parts:
         order = rng.permutation(count)
         if count == 1:
             return cls(order, order[1:], order[1:])
-        last = int(np.clip(round(held_out * count), 1, count - 1))
-        rest = count - last
+        rest = count - int(np.clip(round(held_out * count), 1, count - 1))
         middle = min(max(round(validation * rest), int(validation > 0)), rest - 1)
         return cls(*(np.sort(part) for part in np.split(order, [rest - middle, rest])))
 

@@ -108,9 +108,9 @@ class Compressed(FromPassages, Result):
 
     @property
     def overfits(self) -> bool:
-        """Whether the divergence on held-out passages is more than twice that on fitted ones.
+        """Whether a smaller head loses more than twice as much on held-out passages as on fitted.
 
-        More passages help then, or a smaller size.
+        And 1e-4 nats more. More passages help then, or a smaller size.
         """
         is_far = self.kl > max(FAR * self.calibration_kl, self.calibration_kl + ENOUGH)
         return is_far and self.dim < self.original_dim

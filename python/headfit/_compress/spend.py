@@ -78,8 +78,7 @@ def spend(
     alone = [np.full_like(at, column) for column in np.flatnonzero(sizes.sum(axis=0) <= most)]
     while True:
         more, gain = sizes - sizes[rows, at, np.newaxis], losses[rows, at, np.newaxis] - losses
-        left = most - sizes[rows, at].sum()
-        fits = (gain > 0) & (more > 0) & (more <= left)
+        fits = (gain > 0) & (more > 0) & (more <= most - sizes[rows, at].sum())
         if not fits.any():
             break
         by = np.divide(gain, more, out=np.full_like(gain, -1), where=fits)

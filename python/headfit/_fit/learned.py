@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._base.arguments import as_count, as_positive, check_callable, shown
 from headfit._base.arrays import DIGITS, FloatArray, as_contiguous, as_float_array
+from headfit._base.calls import goes_on
 from headfit._base.display import named
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
@@ -165,7 +166,8 @@ class Learned(Method):
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Start near the size that random patterns need, and go down while sizes certify."""
         target = problem.other_columns
-        return galloped(problem, attempt, likely_dim(target.n, target.mean_per_row))
+        least = 1 if self.init is None else self.init[0].shape[1]
+        return galloped(problem, attempt, likely_dim(target.n, target.mean_per_row), least)
 
     def advice(self, head: Head) -> str | None:
         """Say what the end of all steps means."""
@@ -306,25 +308,18 @@ def learned(
     def after_scan(step: int, left: int, deficit: float) -> bool:
         if problem.watch is not None:
             problem.watch(left, step=step, worst=f"{deficit:.2g}")
-        return method.callback is None or method.callback(step, left, deficit) not in (False,)
+        return method.callback is None or goes_on(method.callback(step, left, deficit))
 
     options = _core.LearnedOptions(
-        dim=dim,
-        seed=problem.seed,
-        first_hold=steps,
-        max_steps=most_steps,
-        looser=looser[::-1],
-        stage_steps=STAGE * steps,
+        dim=dim, seed=problem.seed, first_hold=steps, max_steps=most_steps,
+        looser=looser[::-1], stage_steps=STAGE * steps,
         most_reheats=method.reheats,
         time_limit=problem.seconds_left,
         max_norm=norm_limit(problem, method.max_norm) or 0.0,
-        storage=storage,
-        start=method.init,
-        warm_steps=warm_steps,
-        polished_share=polished_share,
+        storage=storage, start=method.init, warm_steps=warm_steps, polished_share=polished_share,
         scanner=None if problem.cluster is None else shared_scans(problem.cluster, target),
         progress=None if problem.watch is None and method.callback is None else after_scan,
-    )
+    )  # fmt: skip
     q, k, report = _core.fit_learned(target.core, tolerances, options, problem.threads)
     return Head(
         q,

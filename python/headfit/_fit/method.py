@@ -232,12 +232,12 @@ def galloping(first: int, lowest: int, largest: int, why_lowest: str = PROVED) -
     return BISECTED if failed > below else f"the bracket closed: {lowest} {why_lowest}"
 
 
-def galloped(problem: Problem, attempt: Attempt, guess: int) -> Search:
+def galloped(problem: Problem, attempt: Attempt, guess: int, least: int = 1) -> Search:
     """Start near a guess for the other columns, and go down while sizes certify (`galloping`)."""
     taken, module, proved = problem.exempt_dims, problem.module, problem.proved_dim
     largest = problem.other_columns.n + taken if module is None else module.dim
-    lowest, why = min(max(taken + 1, proved), largest), PROVED
-    if taken and proved < lowest:
-        why = "is what the exempt columns and one dimension beside them take"
+    lowest, why = min(max(taken + least, proved), largest), PROVED
+    if taken + least > 1 and proved < lowest:
+        why = "is what the exempt columns and one dimension, or those of the start, take"
     sizes = galloping(min(guess + taken, largest), lowest, largest, why)
     return tried(sizes, attempt, problem.deadline)

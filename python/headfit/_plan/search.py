@@ -343,7 +343,7 @@ class Planner:
         for n in (top // STEP**by for by in reversed(range(SIZES))):
             try:
                 target = self.source.at(n) if n >= FEWEST_TOKENS else None
-            except ValueError:  # a pattern that exists for some n only, such as powers of two
+            except Exception:  # a pattern that exists for some n only, such as powers of two
                 continue
             if target is None or SPARSE * target.mean_per_row > n:
                 continue

@@ -19,7 +19,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.heads import allowed_entries, core_target_of, head_to_match, target_matrix
 from headfit._base.arguments import as_count, as_positive, check_callable, seed_from, thread_count
 from headfit._base.arrays import as_array, blocks_of_rows, check_dtype, check_finite, computed_in
-from headfit._base.calls import interruptible
+from headfit._base.calls import goes_on, interruptible
 from headfit._base.machine import require_memory
 from headfit._base.masks import core_mask
 from headfit._base.types import FloatArray, Seed
@@ -102,7 +102,7 @@ class Running:
             "tolerance": TOO_LITTLE[effort if isinstance(effort, str) else "high"],
             "enough": enough,
             "time_limit": max(self.seconds_left, 0.0),
-            "progress": None if call is None else lambda *state: call(*state) not in (False,),
+            "progress": None if call is None else lambda *state: goes_on(call(*state)),
         }
 
 

@@ -308,7 +308,7 @@ def as_read(attention: Attention, kernel: Kernel) -> Attention:
     """
     scale, bias = attention.scale, attention.bias
     if kernel.scale_dtype is not None:
-        (scale,) = arrays.round_to(np.array([scale]), kernel.scale_dtype).tolist()
+        (scale,) = arrays.round_to(np.array([scale]), kernel.scale_dtype, "scale").tolist()
         if not 0 < abs(scale) < math.inf:
             raise InputError(f"scale must not be 0 or infinite in {kernel.scale_dtype}")
     q, k = (np.array(x) for x in attention.stored)

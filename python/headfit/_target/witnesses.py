@@ -171,10 +171,9 @@ class FarkasWitness(Witness):
         logs = {j: Fraction(math.log(w)) for j, w in row.items()}
         # Computed logarithms have errors of a few units in the last place; the gap is lowered by
         # a bound of their effect.
-        largest = max(
-            1, -math.log(self.leak), math.log1p(self.distortion), *map(abs, logs.values())
-        )
-        slack = Fraction(4 * float(np.finfo(np.float64).eps) * float(largest))
+        limits = -math.log(self.leak), math.log1p(self.distortion)
+        largest = max(1.0, *limits, *(abs(float(x)) for x in logs.values()))
+        slack = Fraction(4 * float(np.finfo(np.float64).eps) * largest)
         half = Fraction(math.log1p(self.distortion)) / 2
         level = Fraction(-math.log(self.leak))
         off = level + 2 * half - min(logs.values()) if self.equality else Fraction(0)

@@ -195,11 +195,9 @@ def _as_scipy(mask: Any, entry: tuple[int, ...]) -> Any:
         rows, columns = places[-2:, chosen]
         parts: Any = data[chosen], (rows, columns)
     elif layout in ("csr", "csc", "bsr"):
-        if layout == "csc":
-            offsets, indices = mask.ccol_indices(), mask.row_indices()
-        else:
-            offsets, indices = mask.crow_indices(), mask.col_indices()
-        parts = tuple(as_array(x, "mask")[entry] for x in (mask.values(), indices, offsets))
+        names = ("row", "ccol") if layout == "csc" else ("col", "crow")
+        given = mask.values(), *(getattr(mask, f"{name}_indices")() for name in names)
+        parts = tuple(as_array(x, "mask")[entry] for x in given)
     else:
         raise InputError(
             "mask must have the layout COO without dense axes, CSR, CSC or BSR where it is a "

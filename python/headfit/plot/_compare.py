@@ -200,8 +200,7 @@ def _draw_errors(
     lines = ["key"]
     kinds = sorted(worst.items(), reverse=True)  # leak before distortion
     for (kind, (value, row, column)), (shape, sign) in zip(kinds, _RINGS, strict=False):
-        limit = f" of {limits[kind]:g}" if is_pattern else ""
-        label = f"{kind} {number(value, 3)}{limit}"
+        label = f"{kind} {number(value, 3)}" + (f" of {limits[kind]:g}" if is_pattern else "")
         ax.plot(column, row, shape, ms=11, mfc="none", mec=INK, mew=1.4, clip_on=False, label=label)
         lines.append(f"{sign} {label} at row {row}, column {column}")
     ax.set_xlabel("\n".join(lines))

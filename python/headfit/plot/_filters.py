@@ -190,9 +190,9 @@ def _rounding(head: Attention) -> float:
 def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) -> SimpleNamespace:
     """Draw the norm that windows of each width need without content, for rotary embeddings.
 
-    Bases differ by colour, sizes and tolerances by line. A triangle above the dotted line marks
-    that a norm above it is proved to be needed; a question mark that neither a filter nor a proof
-    was found. The line is the least `max_norm` of those with triangles.
+    Bases differ by colour, sizes, tolerances and kinds of windows by line. A triangle above the
+    dotted line marks that a norm above it is proved to be needed; a question mark that neither a
+    filter nor a proof was found. The line is the least `max_norm` of those with triangles.
 
     Parameters
     ----------
@@ -224,15 +224,20 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
     ax = axes_or_new(ax, 6.6, 4.8)
     every = [f for filters in series.values() for f in filters]
     limit = max(f.max_norm for f in every)
-    bases, dims, tolerances, *_ = (list(dict.fromkeys(x)) for x in zip(*series, strict=True))
+    unique = (list(dict.fromkeys(part)) for part in zip(*series, strict=True))
+    bases, _, tolerances, sizes, masks = unique
+    others = list(dict.fromkeys(key[1:] for key in series))
     drawn = SimpleNamespace(lines=[], out_of_reach=[], undecided=[])
-    for place, ((base, dim, allowed, *_), filters) in enumerate(series.items()):
-        label = "given frequencies" if base is None else f"base {base:,.10g}"
-        label += f", size {dim}"
+    for place, ((base, dim, allowed, n, mask), filters) in enumerate(series.items()):
+        color = _COLORS[bases.index(base) % len(_COLORS)]
+        given = "given frequencies" + f" {1 + bases.index(base)}" * (len(bases) > 1)
+        label = f"{given if isinstance(base, bytes) else f'base {base:,.10g}'}, size {dim}"
+        label += f", n = {n:,}" * (len(sizes) > 1) + ", both sides" * (
+            len(masks) > 1 and mask is None
+        )
         if len(tolerances) > 1:
             label += f", leak {allowed.leak:.3g}, distortion {allowed.distortion:.3g}"
-        kind = dims.index(dim) if len(dims) > 1 else tolerances.index(allowed)
-        color = _COLORS[bases.index(base) % len(_COLORS)]
+        kind = others.index((dim, allowed, n, mask))
         fill = color if kind == 0 else "white"
         reached = [f for f in filters if f.filter is not None]
         drawn.lines += ax.plot(
@@ -247,13 +252,13 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
             (drawn.undecided, "$?$", "undecided"),
         ):
             at = [f.width for f in filters if f.status == status]
-            y = [height] * len(at)
-            marks.append(ax.scatter(at, y, 26, fill, marker=marker, edgecolors=color))
+            marks.append(
+                ax.scatter(at, [height] * len(at), 26, fill, marker=marker, edgecolors=color)
+            )
     widths = [f.width for f in every]
     label_sizes(ax, widths, log=True)
     ax.set(yscale="log", xlim=(min(widths) / 1.3, max(widths) * 1.3))
-    proved = [f.max_norm for f in every if f.status == "out of reach"]
-    if proved:
+    if proved := [f.max_norm for f in every if f.status == "out of reach"]:
         ax.axhline(min(proved), color=GREY, linewidth=1, linestyle=":")
         ax.annotate(
             "content is needed: no norm below this line is enough", (0.02, min(proved)),
@@ -276,6 +281,6 @@ def _by_embedding(found: Any) -> dict[Any, list[Any]]:
     for f in filters:
         if f.width is None:
             raise InputError(f"found must be RopeFilters of windows, which have widths; got {f!r}")
-        key = f.base, f.dim, f.tolerances, f.n, f.mask, f.frequencies.tobytes()
-        series.setdefault(key, []).append(f)
+        embedding = f.frequencies.tobytes() if f.base is None else f.base
+        series.setdefault((embedding, f.dim, f.tolerances, f.n, f.mask), []).append(f)
     return {key: sorted(each, key=lambda f: f.width) for key, each in series.items()}

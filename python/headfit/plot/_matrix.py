@@ -315,8 +315,7 @@ def offsets(
     names = [f"{d}".replace("-", "\u2212") for d in distance]
     if distance.size > _MOST_BARS:
         names, mass = _doubling(distance, mass)
-    height = min(9.0, max(2.6, 0.16 * len(mass) + 1.4)) if shape else 3.6
-    ax = _axes.axes_or_new(ax, 7.0, height)
+    ax = _axes.axes_or_new(ax, 7.0, min(9.0, max(2.6, 0.16 * len(mass) + 1.4)) if shape else 3.6)
     ax.set_xlabel("distance from query back to key")
     long = max(map(len, names)) > 3 and len(names) > 9
     sloped: Any = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if long else {}

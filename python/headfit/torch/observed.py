@@ -219,8 +219,7 @@ def _linear(given: dict[str, Any], name: str) -> Any:
 
 def _by_heads(x: Any, heads: int) -> Any:
     """Return (tokens, batch, E) or (tokens, E) as (batch, heads, tokens, E / heads)."""
-    x = x.unsqueeze(1) if x.dim() == 2 else x
-    return x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+    return (x.unsqueeze(1) if x.dim() == 2 else x).unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
 
 
 def _allowed(mask: Any) -> Any:

@@ -143,7 +143,8 @@ def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:
     Returns
     -------
     tuple
-        ("rope-half", frequencies), or ("rope", frequencies) where neighbours turn together.
+        ("rope-half", frequencies), or ("rope", frequencies) where neighbours turn together;
+        frequencies are negative where the model turns by minus the angle.
 
     Raises
     ------
@@ -167,10 +168,11 @@ def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:
     unit = torch.eye(2 * len(x)).to(x)[None, None, :1]
     # Not as a module, whose hooks would take this for a call of the model.
     angles = module.forward(unit[0], position_ids=torch.ones(1, 1, dtype=int, device=x.device))
-    turn = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
-    turned = turn and turn(unit, unit, *angles)[0].flatten()
-    pair = turn and 1 + int(turned[1:].abs().argmax())
-    if pair not in (1, len(x)):
+    home = sys.modules[type(module).__module__]
+    turn = getattr(home, "apply_rotary_pos_emb", lambda q, k, *angles: (q, k))
+    turned = turn(unit, unit, *angles)[0].flatten()
+    pair = 1 + int(turned[1:].abs().argmax())
+    if pair not in (1, len(x)) or turned[pair] == 0:
         raise CaptureError("the model's rotary embedding turns pairs of entries that are not known")
     signed = x.double() * turned[pair].sign()  # some models turn by minus the angle
     return "rope-half" if pair == len(x) else "rope", tuple(signed.tolist())

@@ -53,6 +53,7 @@ std::optional<Head> find_head(const Pattern& pattern, Index dim, const Tolerance
 Head projected_head(const Pattern& pattern, Index dim, const Tolerances& tolerances,
                     std::uint64_t seed, const Run& run) {
   if (dim < 1) throw InputError("dim must be at least 1; got " + std::to_string(dim));
+  tolerances.check();
   const Target target = pattern.target();
   Head head{Matrix<float>(target.n, dim), Matrix<float>(target.n, dim),
             1 / std::sqrt(static_cast<double>(dim)), target.mask};

@@ -100,6 +100,8 @@ TEST(zeros_are_absent_and_errors_name_their_place) {
   CHECK_THROWS(InputError, "square", Pattern(Weights(3, 4)));
   const Pattern pattern(two_a_row(30));
   CHECK_THROWS(InputError, "dim", projected_head(pattern, 0));
+  // Before the head is allocated.
+  CHECK_THROWS(InputError, "leak", projected_head(pattern, Index(1) << 40, Tolerances{7, 0.1}));
   CHECK_THROWS(InputError, "dim", find_head(pattern, 0));
   CHECK_THROWS(InputError, "leak", find_head(pattern, 4, {2.0, 0.1}));
   const Head head = projected_head(pattern, 4, {0.3, 2.0});

@@ -315,3 +315,16 @@ def test_lengths_show_what_is_computed():
     head = hf.Attention(np.ones((2, 3, 3)), np.ones((2, 3, 3)), key_lengths=[2, 3])
     with pytest.raises(ValueError, match="read-only"):
         head.key_lengths[0] = 1
+
+
+def test_one_number_is_the_length_of_a_single_head():
+    Q, K = np.random.default_rng(0).normal(size=(2, 60, 8))
+    M = hf.attention_matrix(Q, K, key_lengths=40)
+    np.testing.assert_array_equal(M[:, :40], hf.attention_matrix(Q, K[:40]))
+    assert not M[:, 40:].any()
+
+
+@pytest.mark.parametrize("mask", [("window", 3, 4), ("window",), ("band", 3)])
+def test_words_for_masks_are_named(mask):
+    with pytest.raises(InputError, match=r"mask must be .*window.*got"):
+        hf.attention_matrix(np.eye(5), np.eye(5), mask=mask)

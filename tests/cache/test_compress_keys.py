@@ -357,6 +357,15 @@ def test_what_float32_does_not_hold_is_refused_without_a_warning() -> None:
         found.store(np.full((1, 2, 8), 1e39))
 
 
+def test_results_by_name_are_iterated_by_name() -> None:
+    rng = np.random.default_rng(0)
+    layers = {name: [tuple(rng.normal(size=(2, 1, 30, 4))) for _ in range(4)] for name in (0, "b")}
+    found = hf.compress_keys(layers, bytes=4, effort=0)
+    assert list(found) == [0, "b"]
+    assert "b" in found
+    assert "c" not in found
+
+
 @pytest.mark.parametrize("bits", [None, 4])
 def test_tiny_keys_and_any_number_of_bytes(bits) -> None:
     rng = np.random.default_rng(0)

@@ -67,7 +67,7 @@ def test_all_key_heads_are_judged_at_once() -> None:
             np.testing.assert_allclose(getattr(judged, figure), expected, rtol=1e-12)
         assert repr(judged).startswith(
             f"IndexQualities(finds {judged.share_mean:.4f} of the best keys' mass (5% "
-            f"{judged.share_05:.3f}, 1% {judged.share_01:.3f}, worst {judged.share_worst:.2f}), "
+            f"{judged.share_05:.3f}, 1% {judged.share_01:.3f}, worst {judged.share_worst:.3f}), "
             f"{judged.gain:.3f} of what is not kept anyway, mass "
         )
     everything = {**held_out, "another": []}

@@ -82,7 +82,8 @@ LatentMaps principal_latents(const KeySpectrum& spectrum, Index rank, const Late
       multiply<double>(spectrum.components.block(row, first, rows, count), rotation, part);
       turned.middleRows(row, rows) = part;
     }
-    // Latents that are not rounded stay within the range of float16. Maps stay within that of float32.
+    // Latents that are not rounded stay within the range of float16. A smaller step would make maps
+    // that float32 does not hold.
     constexpr double least_step = 1e-30;
     const double spread = std::sqrt(spectrum.variances.segment(first, count).mean());
     double step = format.rounds() ? normal_step(bits_of(first)) * spread : spread;

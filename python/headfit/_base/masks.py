@@ -29,10 +29,10 @@ def _window_of(mask: Any) -> tuple[int | None, int | None] | None:
         return None, None
     if isinstance(mask, str) and mask == "causal":
         return None, 0
-    is_pair = isinstance(mask, tuple) and len(mask) == 2 and isinstance(mask[0], str)
+    is_pair = isinstance(mask, tuple) and mask != () and isinstance(mask[0], str)
     if not is_pair and not isinstance(mask, str):
         return None
-    if not is_pair or mask[0] != "window":
+    if not is_pair or mask[0] != "window" or len(mask) != 2:
         raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
     sides = mask[1] if isinstance(mask[1], tuple) else (mask[1], 1)
     own = 0 if isinstance(mask[1], tuple) else 1  # a width counts the row's own key
@@ -96,7 +96,7 @@ def by_first_axes(
     if keys is not None and array.shape[-1] == 1 != keys:  # else one entry would speak for all
         raise InputError(f"{name} must have an entry for each of {keys} keys; got {array.shape}")
     batch = array.shape[: array.ndim - len(own)]
-    whole = array.reshape(*batch, *[1] * (len(lead) - len(batch)), *array.shape[len(batch) :])
+    whole = array.reshape((*batch, *[1] * (len(lead) - len(batch)), *array.shape[len(batch) :]))
     try:
         return np.ascontiguousarray(by_heads(whole, lead, own, name))
     except InputError as error:

@@ -76,7 +76,7 @@ class Latents(FromPassages, Stored):
         ndarray, shape (n, bytes of a token)
             The bits of the latents of each token: first the lowest bit of every latent, then the
             next one of those that have more, and so on; and the step by which they are multiplied,
-            in float16. Latents in float16 where they have no bits.
+            in float16, at most 65,504. Latents in float16 where they have no bits.
 
         Raises
         ------

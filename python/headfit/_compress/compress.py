@@ -119,7 +119,9 @@ class Sizes:
         before = max((d for d in self.tried if d < dim), default=None)
         if before is not None:
             starts = {**closed, **self.family.extended(self.tried[before].descended, dim)}
-        losses = {name: self._value(maps) for name, maps in starts.items()}
+        losses = {
+            name: self.family.loss.value(x, self.running.threads) for name, x in starts.items()
+        }
         first = min(losses, key=losses.__getitem__)
         maps, chosen, kl, report = self.family.descend(starts[first], self.judge, self.running)
         candidates = {**closed, DESCENT: chosen}
@@ -130,9 +132,6 @@ class Sizes:
         taken = min(distances, key=lambda name: distances[name].tv_mean)
         report |= {"start": first, "kl": kl}
         return MapsOfSize(maps, kl[1], candidates, taken, distances[taken], report)
-
-    def _value(self, maps: Maps) -> float:
-        return self.family.loss.value(maps, self.running.threads)
 
     def _judged(self, maps: Maps, places: NDArray[np.intp] | None = None) -> Closeness:
         """Return how close stored maps are in float64, by default on the passages that choose."""

@@ -71,7 +71,7 @@ class Learned(Method):
         "medium", at little cost.
     init : (Q, K), optional
         Queries and keys to start from, whose logits are Q K^T, of the head's size or a smaller
-        one. With exempt columns they are for the other columns. Kept as copies in float32.
+        one: a search goes no lower. With exempt columns for the others. Kept in float32.
     callback : callable, optional
         Called with (step, rows left, worst deficit in logit units) after every scan of the
         logits; in a stage that others follow, rows and deficit are those for its tolerances.

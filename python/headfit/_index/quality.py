@@ -1,7 +1,7 @@
 """How good indexes are: of one key head, of several, and of several sizes and formats."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -94,7 +94,7 @@ class IndexQuality(Shown):
         """The shares and the gain, in words."""
         return (
             f"{self.share_mean:.4f} of the best keys' mass (5% {self.share_05:.3f}, 1% "
-            f"{self.share_01:.3f}, worst {self.share_worst:.2f}), {self.gain:.3f} of what is not "
+            f"{self.share_01:.3f}, worst {self.share_worst:.3f}), {self.gain:.3f} of what is not "
             "kept anyway"
         )
 
@@ -135,6 +135,9 @@ class IndexQualities(IndexQuality):
 
     def __getitem__(self, name: Any) -> IndexQuality:
         return self.heads[name]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.heads)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

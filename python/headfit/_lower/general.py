@@ -226,7 +226,7 @@ def counting(
     proofs = [exact.least_dim(lambda dim: (_log_signs(dim, n), "signs of logits"), patterns, n)]
     for is_logit, value in ((False, limits.max_norm), (True, limits.max_logit)):
         if value is not None and 2 * Fraction(value) < gap and k < n:
-            proofs.append((n + 1, "no row has a column on its support and one off it"))
+            proofs.append((n + 1, "such a bound keeps no logit far enough below another"))
         elif value is not None:
             most = functools.partial(heads, limit=Fraction(value), is_logit=is_logit)
             proofs.append(exact.least_dim(most, patterns, n))

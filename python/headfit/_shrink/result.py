@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -42,8 +42,10 @@ class ResultByName(Result, Generic[Each]):
     _spent: ClassVar[Any] = None
 
     def __getitem__(self, name: Hashable) -> Each:
-        each: dict[Any, Each] = getattr(self, self._field)
-        return each[name]
+        return getattr(self, self._field)[name]  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(getattr(self, self._field))
 
     def _mean(self, figure: str) -> float:
         return float(np.mean([getattr(x, figure) for x in getattr(self, self._field).values()]))

@@ -233,13 +233,15 @@ def _stencil(pattern: Any, n: Any, causal: bool, mask: Any) -> tuple[Stencil, An
         )
     target = as_target(pattern, mask=mask)
     stencil = Stencil.of(target)
-    i, block = stencil.apart, stencil.block
-    # A row that sees one key alone is as any filter has it.
-    uniform = i[np.minimum(stencil.last, i) > np.maximum(stencil.first, i - stencil.n + 1)]
+    i, block, places = stencil.apart, stencil.block, stencil.offsets
+    low, high = np.maximum(stencil.first, i - stencil.n + 1), np.minimum(stencil.last, i)
+    # Rows of one key are as any filter has them; so are those within a window of equal weights.
+    inside = np.searchsorted(places, high, "right") - np.searchsorted(places, low)
+    uniform = i[(high > low) & ((inside <= high - low) | (np.ptp(stencil.log_weights) > 1e-9))]
     if block > 1 or uniform.size:
         raise InputError(
             "pattern must be translation-invariant token by token, as rotary positions are; got "
-            + (f"blocks of {block} tokens" if block > 1 else f"row {uniform[-1]} uniform")
+            + (f"blocks of {block} tokens" if block > 1 else f"row {uniform[0]} uniform")
         )
     return stencil, target.mask
 

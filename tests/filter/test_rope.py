@@ -19,6 +19,8 @@ from headfit.errors import InputError
 LOOSE = hf.Tolerances(leak=0.3, distortion=0.5)
 UNIFORM = hf.patterns.causal_band(9, 1).toarray()
 UNIFORM[8] = 1 / 9  # row 1 is uniform too, since the window has both of its keys
+AHEAD = hf.patterns.band(9, 2).toarray()
+AHEAD[4] = np.where((np.arange(9) >= 2) & (np.arange(9) <= 7), 1 / 6, 0)
 TIGHT = hf.Tolerances()
 
 
@@ -322,6 +324,7 @@ def test_curves_are_the_single_filters():
         ),
         ({"pattern": hf.patterns.block(64, 4), "n": None}, "token by token.*blocks of 4 tokens"),
         ({"pattern": UNIFORM, "n": None, "mask": "causal"}, "row 8 uniform"),
+        ({"pattern": AHEAD, "n": None, "mask": ("window", (2, 3))}, "row 4 uniform"),
         ({"pattern": np.vstack([np.eye(9)[:8], np.full(9, 1 / 9)]), "n": None}, "row 8 uniform"),
         ({"pattern": hf.patterns.tree(64), "n": None}, "translation-invariant"),
     ],

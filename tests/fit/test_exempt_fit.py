@@ -210,7 +210,7 @@ def test_a_search_claims_no_proof_for_what_the_exempt_columns_take() -> None:
     assert fit.certificate.holds
     assert fit.dim == 2
     assert fit.lower_bound.dim == 1
-    assert "2 is what the exempt columns and one dimension beside them take" in repr(fit.search)
+    assert "2 is the size of the exempt columns and one dimension beside them" in repr(fit.search)
 
 
 def test_nothing_exempt_is_the_plain_fit() -> None:

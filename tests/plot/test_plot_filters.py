@@ -158,3 +158,5 @@ def test_rope_joins_windows_of_one_embedding_and_kind(ax):
         lines = plot.rope(pair, ax=Figure().subplots()).lines
         assert len({line.get_label() for line in lines}) == 2
         assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 2
+    mixed = plot.rope([of_base[0], kinds[0]], ax=Figure().subplots()).lines
+    assert mixed[0].get_label() == "given frequencies, size 16"

@@ -347,7 +347,8 @@ class ModelTable(Pictured):
                 {layer: arrays[f"columns/{at}"] for at, layer in enumerate(layers)},
             )
         except (KeyError, TypeError) as error:
-            raise InputError(f"path: {path} is no saved capture: it lacks {error}") from error
+            lacking = error if isinstance(error, KeyError) else "a list of layers"
+            raise InputError(f"path: {path} is no saved capture: it lacks {lacking}") from error
 
     def __repr__(self) -> str:
         title = (

@@ -66,7 +66,7 @@ class StoredMaps(NamedTuple):
             product = w.astype(np.float64) @ maps
             if name == "W_K" and product.ndim == 3:  # the latents of all key heads of a layer
                 product = product.sum(axis=0)
-            tensors[f"{name}_P_{name[-1].lower()}"] = round_to(product, self.dtype, name)
+            tensors[f"{name}_P_{name[-1].lower()}"] = round_to(product, self.dtype, f"{name} P")
         return tensors
 
 

@@ -340,7 +340,7 @@ def _with_exempt_columns(method: Method, problem: Problem, dim: int, patience: P
         # The logits of these columns are sums of two numbers of the format, a rounded part and the
         # rest, which is far more accurate than one.
         old, added = np.hsplit(q, [-columns.size])
-        rounded = round_to(added / scale, problem.dtype) * scale
+        rounded = round_to(added / scale, problem.dtype, "Q") * scale
         q = np.hstack([old, rounded, added - rounded])
         k = np.hstack([k, k[:, -columns.size :]])
     settings = {**head.settings, "exempt_columns": columns.tolist()}

@@ -279,11 +279,11 @@ class Head:
         settings = {**self.settings, "dim_used": self.settings.get("dim_used", self.dim)}
         return replace(self, Q=np.pad(self.Q, zeros), K=np.pad(self.K, zeros), settings=settings)
 
+    @np.errstate(over="ignore")
     def stored(self, scale: float, dtype: str) -> tuple[FloatArray, FloatArray]:
         """Return Q / scale and K as numbers of a dtype: what is stored, and certified."""
         wide = self.Q if 1e-20 < abs(scale) < 1e20 else self.Q.astype(np.float64)
-        with np.errstate(over="ignore"):
-            return round_to(wide / wide.dtype.type(scale), dtype, "Q"), round_to(self.K, dtype)
+        return round_to(wide / wide.dtype.type(scale), dtype, "Q"), round_to(self.K, dtype)
 
 
 def with_narrow_queries(

@@ -71,7 +71,7 @@ class Learned(Method):
         "medium", at little cost.
     init : (Q, K), optional
         Queries and keys to start from, whose logits are Q K^T, of the head's size or a smaller
-        one: a search goes no lower. With exempt columns for the others. Kept in float32.
+        one: a search goes no lower. They are for columns that are not exempt. In float32.
     callback : callable, optional
         Called with (step, rows left, worst deficit in logit units) after every scan of the
         logits; in a stage that others follow, rows and deficit are those for its tolerances.
@@ -312,10 +312,8 @@ def learned(
 
     options = _core.LearnedOptions(
         dim=dim, seed=problem.seed, first_hold=steps, max_steps=most_steps,
-        looser=looser[::-1], stage_steps=STAGE * steps,
-        most_reheats=method.reheats,
-        time_limit=problem.seconds_left,
-        max_norm=norm_limit(problem, method.max_norm) or 0.0,
+        looser=looser[::-1], stage_steps=STAGE * steps, most_reheats=method.reheats,
+        time_limit=problem.seconds_left, max_norm=norm_limit(problem, method.max_norm) or 0.0,
         storage=storage, start=method.init, warm_steps=warm_steps, polished_share=polished_share,
         scanner=None if problem.cluster is None else shared_scans(problem.cluster, target),
         progress=None if problem.watch is None and method.callback is None else after_scan,

@@ -238,6 +238,7 @@ def galloped(problem: Problem, attempt: Attempt, guess: int, least: int = 1) -> 
     largest = problem.other_columns.n + taken if module is None else module.dim
     lowest, why = min(max(taken + least, proved), largest), PROVED
     if taken + least > 1 and proved < lowest:
-        why = "is what the exempt columns and one dimension, or those of the start, take"
+        own = "the start" if least > 1 else "one dimension beside them"
+        why = f"is the size of {'the exempt columns and ' * bool(taken)}{own}"
     sizes = galloping(min(guess + taken, largest), lowest, largest, why)
     return tried(sizes, attempt, problem.deadline)

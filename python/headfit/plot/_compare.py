@@ -279,8 +279,7 @@ def keys(
     logits = head.logits(rows=[row])[0].astype(np.float64)
     seen = np.isfinite(logits)
     logits -= logits[chosen].min()  # a shift of all logits leaves the softmax unchanged
-    Q, K = (widened(x) for x in head.rotated().stored)
-    height = _remaining(Q[row], K)
+    height = _remaining(widened(head.rotated().stored[0][row]), widened(head.rotated().stored[1]))
     ax = _axes.axes_or_new(ax, 6.4, 4.6)
     drawn = SimpleNamespace(others=None, others_line=None, nearest=None)
     off = np.setdiff1d(np.flatnonzero(seen), chosen)

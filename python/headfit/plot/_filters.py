@@ -223,17 +223,19 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
     series = _by_embedding(found)
     ax = axes_or_new(ax, 6.6, 4.8)
     every = [f for filters in series.values() for f in filters]
-    limit = max(f.max_norm for f in every)
     unique = (list(dict.fromkeys(part)) for part in zip(*series, strict=True))
     bases, _, tolerances, sizes, masks = unique
     others = list(dict.fromkeys(key[1:] for key in series))
+    given = [base for base in bases if isinstance(base, bytes)]
     drawn = SimpleNamespace(lines=[], out_of_reach=[], undecided=[])
     for place, ((base, dim, allowed, n, mask), filters) in enumerate(series.items()):
         color = _COLORS[bases.index(base) % len(_COLORS)]
-        given = "given frequencies" + f" {1 + bases.index(base)}" * (len(bases) > 1)
-        label = f"{given if isinstance(base, bytes) else f'base {base:,.10g}'}, size {dim}"
-        label += f", n = {n:,}" * (len(sizes) > 1) + ", both sides" * (
-            len(masks) > 1 and mask is None
+        number = given.index(base) + 1 if len(given) > 1 and base in given else ""
+        label = f"given frequencies {number}".strip() if base in given else f"base {base:,.10g}"
+        label += (
+            f", size {dim}"
+            + f", n = {n:,}" * (len(sizes) > 1)
+            + ", both sides" * (len(masks) > 1 and mask is None)
         )
         if len(tolerances) > 1:
             label += f", leak {allowed.leak:.3g}, distortion {allowed.distortion:.3g}"
@@ -246,7 +248,7 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
             label=label, markerfacecolor=fill,
         )  # fmt: skip
         # Rows of marks, one for each embedding, so that none hides another.
-        height = limit * 1.5 * 1.45**place
+        height = max(f.max_norm for f in every) * 1.5 * 1.45**place
         for marks, marker, status in (
             (drawn.out_of_reach, "^", "out of reach"),
             (drawn.undecided, "$?$", "undecided"),

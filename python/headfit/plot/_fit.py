@@ -237,8 +237,7 @@ def plan(plan: Plan, *, ax: Axes | None = None) -> SimpleNamespace:
     needs = 1 if plan.lower_bound is None else plan.lower_bound.dim
     places = sorted({getattr(a, axis) for a in (*tried, plan)})
     label_sizes(ax, places, log=True)
-    low = min(places[0], needs) if axis == "dim" else places[0]
-    ax.set_xlim(low / 1.6, places[-1] * 1.4)
+    ax.set_xlim((min(places[0], needs) if axis == "dim" else places[0]) / 1.6, places[-1] * 1.4)
     if axis == "dim":
         area = mark_impossible(ax, needs)
     heights = [a.max_logit for a in held] + [plan.trend.at_n if plan.trend is not None else 0.0]

@@ -168,8 +168,7 @@ def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:
     unit = torch.eye(2 * len(x)).to(x)[None, None, :1]
     # Not as a module, whose hooks would take this for a call of the model.
     angles = module.forward(unit[0], position_ids=torch.ones(1, 1, dtype=int, device=x.device))
-    home = sys.modules[type(module).__module__]
-    turn = getattr(home, "apply_rotary_pos_emb", lambda q, k, *angles: (q, k))
+    turn = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", lambda *x: x)
     turned = turn(unit, unit, *angles)[0].flatten()
     pair = 1 + int(turned[1:].abs().argmax())
     if pair not in (1, len(x)) or turned[pair] == 0:

@@ -72,15 +72,14 @@ LatentMaps principal_latents(const KeySpectrum& spectrum, Index rank, const Late
     while (end < rank && bits_of(end) == bits_of(first)) ++end;
     const Index count = end - first;
     const Matrix<double> rotation = random_rotation(count, random);
-    turned.resize(spectrum.components.rows(), count);
+    turned.setZero(spectrum.components.rows(), count);
     // In parts of a second at most, so that Ctrl-C is heard.
     const Index at_once = std::max<Index>(64, Index(4e9) / (count * count));
-    Matrix<double> part;
     for (Index row = 0; row < turned.rows(); row += at_once) {
       const Index rows = std::min(at_once, turned.rows() - row);
       checkpoint();
-      multiply<double>(spectrum.components.block(row, first, rows, count), rotation, part);
-      turned.middleRows(row, rows) = part;
+      add_product<double>(spectrum.components.block(row, first, rows, count), rotation,
+                          turned.middleRows(row, rows));
     }
     // Latents that are not rounded stay within the range of float16. A smaller step would make maps
     // that float32 does not hold.

@@ -252,7 +252,7 @@ def array_dtype(name: str) -> Any:
     return np.dtype(np.float64 if name == "float64" else np.float32)
 
 
-def round_to(x: Any, name: str, what: str = "K") -> FloatArray:
+def round_to(x: Any, name: str, what: str = "Q and K") -> FloatArray:
     """Round to the nearest numbers of a format, ties to even.
 
     The result has the dtype `array_dtype`. Numbers beyond the range of a narrow format are an
@@ -263,6 +263,5 @@ def round_to(x: Any, name: str, what: str = "K") -> FloatArray:
         if name in NARROW:
             wide = wide.astype(narrow_dtype(name)).astype(np.float32)
     if name in NARROW and not np.isfinite(wide).all():
-        most = np.abs(x).max()
-        raise InputError(f"{what} must fit {name}; got numbers up to {most:.3g}")
+        raise InputError(f"{what} must fit {name}; got numbers up to {np.abs(x).max():.3g}")
     return wide

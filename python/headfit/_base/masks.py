@@ -29,10 +29,10 @@ def _window_of(mask: Any) -> tuple[int | None, int | None] | None:
         return None, None
     if isinstance(mask, str) and mask == "causal":
         return None, 0
-    is_pair = isinstance(mask, tuple) and mask != () and isinstance(mask[0], str)
-    if not is_pair and not isinstance(mask, str):
+    is_named = isinstance(mask, tuple) and mask != () and isinstance(mask[0], str)
+    if not is_named and not isinstance(mask, str):
         return None
-    if not is_pair or mask[0] != "window" or len(mask) != 2:
+    if not is_named or mask[0] != "window" or len(mask) != 2:
         raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
     sides = mask[1] if isinstance(mask[1], tuple) else (mask[1], 1)
     own = 0 if isinstance(mask[1], tuple) else 1  # a width counts the row's own key

@@ -43,7 +43,7 @@ class StoredMaps(NamedTuple):
         is part of P_q.
         """
         q = round_to(attention.Q @ self.P_q, self.dtype, "Q")
-        k = round_to(attention.K @ self.P_k, self.dtype)
+        k = round_to(attention.K @ self.P_k, self.dtype, "K")
         return Attention(q, k, **{**vars(attention.options), "scale": 1.0})
 
     def tensors(self, W_Q: Any, W_K: Any, rotary: bool) -> dict[str, NDArray[Any]]:

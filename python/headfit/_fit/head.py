@@ -283,7 +283,7 @@ class Head:
     def stored(self, scale: float, dtype: str) -> tuple[FloatArray, FloatArray]:
         """Return Q / scale and K as numbers of a dtype: what is stored, and certified."""
         wide = self.Q if 1e-20 < abs(scale) < 1e20 else self.Q.astype(np.float64)
-        return round_to(wide / wide.dtype.type(scale), dtype, "Q"), round_to(self.K, dtype)
+        return round_to(wide / wide.dtype.type(scale), dtype, "Q"), round_to(self.K, dtype, "K")
 
 
 def with_narrow_queries(

@@ -223,20 +223,17 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
     series = _by_embedding(found)
     ax = axes_or_new(ax, 6.6, 4.8)
     every = [f for filters in series.values() for f in filters]
-    unique = (list(dict.fromkeys(part)) for part in zip(*series, strict=True))
-    bases, _, tolerances, sizes, masks = unique
+    bases, _, tolerances, sizes, masks = (list(dict.fromkeys(x)) for x in zip(*series, strict=True))
     others = list(dict.fromkeys(key[1:] for key in series))
     given = [base for base in bases if isinstance(base, bytes)]
+    top = 1.5 * max(f.max_norm for f in every)
     drawn = SimpleNamespace(lines=[], out_of_reach=[], undecided=[])
     for place, ((base, dim, allowed, n, mask), filters) in enumerate(series.items()):
         color = _COLORS[bases.index(base) % len(_COLORS)]
         number = given.index(base) + 1 if len(given) > 1 and base in given else ""
         label = f"given frequencies {number}".strip() if base in given else f"base {base:,.10g}"
-        label += (
-            f", size {dim}"
-            + f", n = {n:,}" * (len(sizes) > 1)
-            + ", both sides" * (len(masks) > 1 and mask is None)
-        )
+        label += f", size {dim}" + f", n = {n:,}" * (len(sizes) > 1)
+        label += ", both sides" * (len(masks) > 1 and mask is None)
         if len(tolerances) > 1:
             label += f", leak {allowed.leak:.3g}, distortion {allowed.distortion:.3g}"
         kind = others.index((dim, allowed, n, mask))
@@ -247,16 +244,13 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
             color=color, marker=_MARKERS[tolerances.index(allowed) % len(_MARKERS)], markersize=5,
             label=label, markerfacecolor=fill,
         )  # fmt: skip
-        # Rows of marks, one for each embedding, so that none hides another.
-        height = max(f.max_norm for f in every) * 1.5 * 1.45**place
         for marks, marker, status in (
             (drawn.out_of_reach, "^", "out of reach"),
             (drawn.undecided, "$?$", "undecided"),
         ):
             at = [f.width for f in filters if f.status == status]
-            marks.append(
-                ax.scatter(at, [height] * len(at), 26, fill, marker=marker, edgecolors=color)
-            )
+            heights = [top * 1.45**place] * len(at)  # so that no embedding's marks hide another's
+            marks.append(ax.scatter(at, heights, 26, fill, marker=marker, edgecolors=color))
     widths = [f.width for f in every]
     label_sizes(ax, widths, log=True)
     ax.set(yscale="log", xlim=(min(widths) / 1.3, max(widths) * 1.3))

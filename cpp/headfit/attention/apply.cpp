@@ -44,7 +44,8 @@ class PackedValues {
       const auto of_head = largest.begin() + h * tasks;
       set_halvings(first_ + h, tasks > 0 ? *std::max_element(of_head, of_head + tasks) : T(0));
     }
-    const bool are_whole = v_.is_best_in_place() && v_.cols == cols() && !source_.mask.key_lengths;
+    const bool are_whole =
+        v_.cols == cols() && !source_.mask.key_lengths && source_.is_best_in_place(v_);
     const bool are_as_given =
         std::all_of(halvings_.begin(), halvings_.end(), [](int h) { return h == 0; });
     are_in_place_ = are_whole && are_as_given && !layouts.panels;

@@ -56,14 +56,8 @@ struct Heads {
   Index row_stride = 0;
   Rotary<T> rotary = {};
 
-  // Whether rows that are read here and there are best read where they lie: without a conversion or
-  // rotation. Larger heads are copied, since a copy may lie in huge pages, where rows are found in
-  // less time.
-  bool is_best_in_place() const {
-    constexpr Index most_bytes = Index(1) << 21;
-    return std::holds_alternative<const T*>(data) && !rotary.table &&
-           rows * row_stride * Index(sizeof(T)) <= most_bytes;
-  }
+  // Whether rows can be read where they lie: without a conversion or rotation.
+  bool is_plain() const { return std::holds_alternative<const T*>(data) && !rotary.table; }
   // A view of one head. Only for numbers that are stored as T.
   MatrixView<T> operator[](Index head) const {
     return MatrixView<T>(std::get<const T*>(data) + head * head_stride, rows, cols,

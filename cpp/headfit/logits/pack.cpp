@@ -37,10 +37,22 @@ template <class T>
 template <class T>
 RowView<T> checked_row(const char* name, HeadRows<T>& x, Index head, Index i, T& largest) {
   const RowView<T> row = x.row(head, i);
-  if (row.size() == 0) return row;
-  const T most = row.cwiseAbs().template maxCoeff<Eigen::PropagateNaN>();
-  if (!(most <= std::numeric_limits<T>::max())) throw_bad_entry(name, x.heads(), head, i, row);
-  largest = std::max(largest, most);
+  const T *at = row.data(), *end = at + row.size();
+  // Zero times an entry is not zero where the entry is not finite.
+  const auto zero = simd::fill<T>(T(0));
+  auto most = zero, zeros = zero;
+  for (; end - at >= simd::lanes<T>; at += simd::lanes<T>) {
+    const auto part = simd::load(at);
+    most = simd::pmax(most, simd::pabs(part));
+    zeros = simd::pmadd(part, zero, zeros);
+  }
+  T all_zeros = simd::predux(zeros);
+  largest = std::max(largest, simd::predux_max(most));
+  for (; at < end; ++at) {
+    largest = std::max(largest, std::abs(*at));
+    all_zeros += *at * T(0);
+  }
+  if (all_zeros != 0) throw_bad_entry(name, x.heads(), head, i, row);
   return row;
 }
 
@@ -69,7 +81,7 @@ PackedKeys<T>::PackedKeys(const LogitSource<T>& source, Index first_head, Index 
                           const Run& run, const KeyLayouts& layouts)
     : layouts_(layouts),
       keys_(source.k),
-      are_in_place_(keys_.is_best_in_place() && keys_.cols % Blocking<T>::lanes == 0 &&
+      are_in_place_(source.is_best_in_place(keys_) && keys_.cols % Blocking<T>::lanes == 0 &&
                     !source.mask.key_lengths),
       first_(first_head),
       panels_(round_up(source.k.rows, Blocking<T>::panel) / Blocking<T>::panel),

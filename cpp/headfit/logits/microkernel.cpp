@@ -79,24 +79,19 @@ void multiply_entries(Index width, const T* q, const RowsInMemory<T>& keys,
     for (Index l = i + lanes; l < std::min(i + 2 * lanes, known); ++l) {
       const T* next = keys.row(columns[static_cast<std::size_t>(l)]);
       for (Index p = 0; p < width; p += 64 / Index(sizeof(T))) simd::prefetch(next + p);
-      simd::prefetch(next + width - 1);  // rows need not begin with a cache line
+      simd::prefetch(next + std::max<Index>(width, 1) -
+                     1);  // rows need not begin with a cache line
     }
-    // Each key has a vector of sums. Transposed, their lanes are added for all keys together.
-    simd::PacketBlock<simd::Packet<T>, static_cast<int>(lanes)> sums;
-    std::fill_n(sums.packet, lanes, simd::fill<T>(T(0)));
+    auto sum = simd::fill<T>(T(0));
     for (Index p = 0; p < width; p += lanes) {
-      const auto query = simd::load(q + p);
+      simd::PacketBlock<simd::Packet<T>, static_cast<int>(lanes)> square;
+      for (Index l = 0; l < lanes; ++l) square.packet[l] = simd::load(key[l] + p);
+      simd::transpose(square);
       for (Index l = 0; l < lanes; ++l) {
-        sums.packet[l] = simd::pmadd(query, simd::load(key[l] + p), sums.packet[l]);
+        sum = simd::pmadd(simd::fill<T>(q[p + l]), square.packet[l], sum);
       }
     }
-    simd::transpose(sums);
-    for (Index step = lanes / 2; step > 0; step /= 2) {
-      for (Index l = 0; l < step; ++l) {
-        sums.packet[l] = simd::padd(sums.packet[l], sums.packet[l + step]);
-      }
-    }
-    simd::store(c + i, sums.packet[0]);
+    simd::store(c + i, sum);
   }
 }
 

@@ -62,10 +62,9 @@ template <Product how, class T, class Left>
 void multiply_panel(Index groups, Index depth, Left a, const T* b, T* c, Index c_stride);
 
 // Computes c[i] = q . (key columns[i]), i < count, for keys that are rows of `width` entries: the depth
-// rounded up to whole vectors, padded with zeros as the query is. Each lane of a vector sums products of
-// its own before the lanes are added: the order differs from that of multiply_panel, and is the same for
-// every entry. c has room for whole vectors. Columns beyond `count` are probably those of the next call:
-// their keys are fetched.
+// rounded up to whole vectors, padded with zeros. The query is padded with -0, so that the padding adds
+// nothing and every entry is the chain that multiply_panel computes, bit for bit. c has room for whole
+// vectors. Columns beyond `count` are probably those of the next call: their keys are fetched.
 template <class T>
 void multiply_entries(Index width, const T* q, const RowsInMemory<T>& keys,
                       std::span<const Column> columns, Index count, T* c);

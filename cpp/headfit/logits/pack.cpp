@@ -38,7 +38,7 @@ template <class T>
 RowView<T> checked_row(const char* name, HeadRows<T>& x, Index head, Index i, T& largest) {
   const RowView<T> row = x.row(head, i);
   const T *at = row.data(), *end = at + row.size();
-  // Zero times an entry is not zero where the entry is not finite.
+  // Zero times an entry that is not finite is NaN, and so is a sum with it.
   const auto zero = simd::fill<T>(T(0));
   auto most = zero, zeros = zero;
   for (; end - at >= simd::lanes<T>; at += simd::lanes<T>) {
@@ -52,7 +52,7 @@ RowView<T> checked_row(const char* name, HeadRows<T>& x, Index head, Index i, T&
     largest = std::max(largest, std::abs(*at));
     all_zeros += *at * T(0);
   }
-  if (all_zeros != 0) throw_bad_entry(name, x.heads(), head, i, row);
+  if (std::isnan(all_zeros)) throw_bad_entry(name, x.heads(), head, i, row);
   return row;
 }
 

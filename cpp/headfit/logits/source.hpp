@@ -128,9 +128,9 @@ struct LogitSource {
   Index row_at(Index place) const {
     return rows ? (*rows)[static_cast<std::size_t>(place)] : place;
   }
-  // Whether entries of the mask, which are read here and there, best read the rows of x, keys or
-  // values, where they lie. A copy begins each row with a cache line and may lie in huge pages, but
-  // it pays only where a large head is read often.
+  // Whether entries, which need rows of x here and there, best read these keys or values where they
+  // lie. A copy begins each row with a cache line and may lie in huge pages, but it pays only where
+  // the head is large and each of its rows is read often.
   bool is_best_in_place(const Heads<T>& x) const {
     constexpr Index most_bytes = Index(1) << 21, most_reads = 32;
     const bool is_small = x.rows * x.row_stride * Index(sizeof(T)) <= most_bytes;

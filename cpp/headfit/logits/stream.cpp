@@ -119,7 +119,7 @@ Entries<T> BlockSource<T>::entries(Index head, Index row, std::span<const Column
   T q_max = 0;
   const RowView<T> stored = checked_row("Q", query_rows_, head, row, q_max);
   for (Index p = 0; p < depth; ++p) query[p] = stored[p] * static_cast<T>(source_.scale);
-  std::fill(query + depth, query + width, T(0));
+  std::fill(query + depth, query + width, -T(0));
   T* x = tile_.ensure(count + B::lanes + B::panel);
   checkpoints_.after((count + 1) * depth);
   multiply_entries(width, query, keys_.rows(head / source_.group), columns, count, x);

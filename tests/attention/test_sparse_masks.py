@@ -143,6 +143,30 @@ def test_overflow_is_an_error_only_where_an_entry_is(dtype: Any) -> None:
     assert hf.attention_stats(Q, K, mask=sp.csr_array(allowed)).entropy.max() > 0
 
 
+@pytest.mark.parametrize("reads", [3, 40])
+def test_large_heads_are_those_in_whole_arrays(reads: int) -> None:
+    """Heads of more than 2 MiB, read where they lie or copied: aligned or not, and rows apart."""
+    n, d = 9000, 64
+    rng = np.random.default_rng(12)
+    keys = (np.arange(n)[:, np.newaxis] * 7 + np.arange(reads) * (n // reads)) % n
+    mask = sp.csr_array((np.ones(keys.size, bool), (np.repeat(np.arange(n), reads), keys.ravel())))
+    stored = rng.standard_normal((3, n * d * 2 + 1), np.float32)
+    for Q, K, V in (
+        stored[:, : n * d].reshape(3, n, d),
+        stored[:, 1 : n * d + 1].reshape(3, n, d),
+        stored[:, 1:].reshape(3, n, 2 * d)[:, :, d:],
+    ):
+        s = np.einsum("id,ijd->ij", Q, K[keys], dtype=np.float64) / 8
+        weights = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
+        got = hf.attention_apply(Q, K, V, mask=mask, num_threads=2)
+        np.testing.assert_allclose(got, np.einsum("ij,ijd->id", weights, V[keys]), atol=2e-5)
+    for name, x in (("K", K), ("V", V)):
+        x[8000, 63] = np.inf
+        with pytest.raises(hf.errors.NonFiniteError, match=f"{name} .*row 8000, column 63"):
+            hf.attention_apply(Q, K, V, mask=mask)
+        x[8000, 63] = 0
+
+
 def test_threads_and_subsets_give_the_same_bits() -> None:
     for mask in (scattered, uneven):
         one, _ = heads(mask, np.float32, "plain")

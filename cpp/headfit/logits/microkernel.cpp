@@ -79,8 +79,8 @@ void multiply_entries(Index width, const T* q, const RowsInMemory<T>& keys,
     for (Index l = i + lanes; l < std::min(i + 2 * lanes, known); ++l) {
       const T* next = keys.row(columns[static_cast<std::size_t>(l)]);
       for (Index p = 0; p < width; p += 64 / Index(sizeof(T))) simd::prefetch(next + p);
-      simd::prefetch(next + std::max<Index>(width, 1) -
-                     1);  // rows need not begin with a cache line
+      // A row need not begin with a cache line, and then ends in one more.
+      simd::prefetch(next + std::max<Index>(width, 1) - 1);
     }
     auto sum = simd::fill<T>(T(0));
     for (Index p = 0; p < width; p += lanes) {

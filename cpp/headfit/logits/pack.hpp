@@ -53,8 +53,8 @@ struct KeyLayouts {
 // The keys of a few heads, packed by all threads, and the largest |entry| of each head. In panels keys
 // are columns: panel p holds depth x Blocking::panel entries, for the keys from p * Blocking::panel
 // on. Places beyond the last key are zero. In rows, each key is padded with zeros to whole vectors. The
-// stream reads them again for every block of rows. There is no other copy of the keys in T. Few rows
-// that need no padding, conversion or rotation are checked and read where they lie.
+// stream reads them again for every block of rows. There is no other copy of the keys in T. Rows that
+// need no padding, conversion or rotation are checked and read where they lie, if that is best.
 template <class T>
 class PackedKeys {
  public:

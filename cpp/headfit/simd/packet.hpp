@@ -15,14 +15,13 @@ namespace headfit::simd {
 // Eigen's operations on vectors ("packets") are internal to it, and other versions may name them
 // otherwise. Therefore cmake/Eigen.cmake bounds the version, and no other file names an internal of
 // Eigen: what the core uses of them is listed here.
-using Eigen::internal::pabs, Eigen::internal::pand;
 using Eigen::internal::packet_traits, Eigen::internal::unpacket_traits;
 using Eigen::internal::PacketBlock, Eigen::internal::ptranspose;  // a square of packets
 using Eigen::internal::padd, Eigen::internal::pdiv, Eigen::internal::pmadd, Eigen::internal::pmul;
-using Eigen::internal::pcmp_eq, Eigen::internal::pcmp_lt;
+using Eigen::internal::pand, Eigen::internal::pcmp_eq, Eigen::internal::pcmp_lt;
 using Eigen::internal::pfirst, Eigen::internal::predux, Eigen::internal::predux_max;
 using Eigen::internal::ploadu, Eigen::internal::pstoreu;
-using Eigen::internal::pmax, Eigen::internal::pmin, Eigen::internal::pselect;
+using Eigen::internal::pmax, Eigen::internal::pmin, Eigen::internal::pselect, Eigen::internal::pabs;
 using Eigen::internal::pnegate, Eigen::internal::psqrt, Eigen::internal::psub;
 using Eigen::internal::predux_min;
 using Eigen::internal::prefetch, Eigen::internal::pset1;

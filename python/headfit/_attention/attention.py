@@ -19,6 +19,7 @@ from headfit._attention.logits import (
     Rows,
     check_scale,
     core_logits,
+    is_same,
     names_logit_options,
     row_numbers,
 )
@@ -28,6 +29,7 @@ from headfit._base.arguments import as_choice, as_count, as_flag, shown, thread_
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, mask_text
 from headfit._base.machine import require_memory
+from headfit._base.masks import masks_agree
 from headfit._base.positions import as_positions, rotate
 from headfit._base.types import ArrayLike, FloatArray
 from headfit._cluster.cluster import Cluster
@@ -232,7 +234,13 @@ class Attention(Shown):
     def check_settings(self, options: LogitOptions) -> None:
         """Raise an InputError if an option passed beside this attention is not equal to its own."""
         for name in options.non_default():
-            if not options.equals(self.options, name, self.lead, (self.n, self.m)):
+            given, own = getattr(options, name), getattr(self.options, name)
+            agree = (
+                masks_agree(given, own, (self.n, self.m), self.lead)
+                if name == "mask"
+                else is_same(given, own, name)
+            )
+            if not agree:
                 raise InputError(
                     f"{name} must not be given beside an Attention, which has its own: {self!r}"
                 )

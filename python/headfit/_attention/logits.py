@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._base import arrays
 from headfit._base.arguments import as_number, as_positive, shown
-from headfit._base.masks import as_allowed, as_key_mask, core_mask, frozen, frozen_mask, masks_agree
+from headfit._base.masks import as_allowed, as_key_mask, core_mask, frozen, frozen_mask
 from headfit._base.positions import as_positions
 from headfit._base.types import ArrayLike, MaskLike, PositionLike
 from headfit.errors import InputError
@@ -104,13 +104,6 @@ class LogitOptions:
             keys = frozen(as_key_mask(keys))
         return replace(self, mask=mask, key_lengths=lengths, key_mask=keys, sinks=sinks)
 
-    def equals(
-        self, other: LogitOptions, name: str, lead: tuple[int, ...], shape: tuple[int, int]
-    ) -> bool:
-        """Return whether one option is the same in both for logits of shape (*lead, *shape)."""
-        one, two = getattr(self, name), getattr(other, name)
-        return masks_agree(one, two, shape, lead) if name == "mask" else _same(one, two, name)
-
 
 def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.Logits]:
     """Return checked queries and keys, and the logits that the core computes from them.
@@ -147,10 +140,8 @@ def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.
 
 def _readable(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return an array that the core can read, and the same memory as a stack of matrices."""
-    stack = arrays.as_stack(array)
-    if array.size == 0 or np.may_share_memory(stack, array):
-        return array, stack
-    array = arrays.as_contiguous(array)
+    if array.size and not np.may_share_memory(arrays.as_stack(array), array):
+        array = arrays.as_contiguous(array)
     return array, arrays.as_stack(array)
 
 
@@ -202,10 +193,10 @@ def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) 
     return arrays.by_heads(arrays.as_items(array), lead, shape, "bias")
 
 
-def _same(a: Any, b: Any, name: str) -> bool:
+def is_same(a: Any, b: Any, name: str) -> bool:
     """Return whether two values of an option are equal as written, whatever objects they are."""
     if isinstance(a, tuple) and isinstance(b, tuple):  # such as ("rope", base)
-        return len(a) == len(b) and all(_same(x, y, name) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(is_same(x, y, name) for x, y in zip(a, b, strict=True))
     if b is None or isinstance(a, (str, tuple)) or isinstance(b, (str, tuple)):
         return type(a) is type(b) and bool(a == b)
     return np.array_equal(arrays.as_array(a, name), arrays.as_array(b, name))

@@ -116,10 +116,10 @@ def topk_blocks(cluster: Cluster, attention: Attention, k: int, as_logits: bool)
     return np.concatenate(columns, axis=-2), np.concatenate(values, axis=-2)
 
 
-def as_csr(columns: NDArray[np.int64], values: NDArray[Any], keys: int) -> sp.csr_array:
-    """Return the weights that each row keeps as a sparse matrix.
+def as_csr(columns: NDArray[Any], values: NDArray[Any], keys: int) -> sp.csr_array:
+    """Return what each row keeps, weights or whether it does, as a sparse matrix.
 
-    `columns` holds the columns of each row, largest weight first, and -1 beyond the last one.
+    `columns` holds the columns of each row in any order, and -1 beyond the last one.
     """
     present = columns >= 0
     offsets = np.concatenate(([0], np.cumsum(present.sum(axis=1))))

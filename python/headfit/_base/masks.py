@@ -127,21 +127,19 @@ def core_mask(
     mask: Any,
     lead: tuple[int, ...],
     shape: tuple[int, int],
-    key_lengths: Any = None,
-    key_mask: Any = None,
+    key_lengths: NDArray[Any] | None = None,
+    key_mask: NDArray[np.bool_] | None = None,
 ) -> _core.Mask:
     """Return the core's mask for logits of shape (*lead, *shape), or raise an InputError."""
     about_keys: dict[str, Any] = {}
     if key_lengths is not None:
-        lengths = as_array(key_lengths, "key_lengths")
-        if lengths.dtype.kind not in "iu":
-            raise InputError(f"key_lengths must be integers; got dtype {lengths.dtype}")
+        if key_lengths.dtype.kind not in "iu":
+            raise InputError(f"key_lengths must be integers; got dtype {key_lengths.dtype}")
         # The core checks in what range they lie.
-        about_keys["key_lengths"] = by_first_axes(lengths.astype(np.int64), lead, "key_lengths")
+        about_keys["key_lengths"] = by_first_axes(key_lengths.astype(np.int64), lead, "key_lengths")
     if key_mask is not None:
-        keys = as_key_mask(key_mask)
-        by_head = by_first_axes(keys, lead, "key_mask", shape[1])
-        about_keys["keys"] = None if keys.all() else by_head
+        by_head = by_first_axes(key_mask, lead, "key_mask", shape[1])
+        about_keys["keys"] = None if key_mask.all() else by_head
     window = _window_of(mask)
     if window is not None:
         return _core.Mask(left=window[0], right=window[1], **about_keys)

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.display import Pictured, Shown, plain_dict, text_table
+from headfit._base.display import Figures, Pictured, Shown, plain_dict, text_table
 from headfit._compress.maps import PARTS, by_eighths
 from headfit._index.formats import key_bytes
 
@@ -17,7 +17,7 @@ COLUMNS = ("dtype", "dim", "keys", "way", "bytes", *FIGURES)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class IndexQuality(Shown):
+class IndexQuality(Figures, Shown):
     """How much of the attention the keys that an index finds have, over all rows of some passages.
 
     Masses are shares of the mean attention of the query heads. Rows whose keys are all attended to
@@ -84,10 +84,6 @@ class IndexQuality(Shown):
             **{name: float(value) for name, value in figures.items()},
             share_by_position=by_eighths(share, place[chosen], place.max() + 1),
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all as plain Python values, for JSON."""
-        return plain_dict(vars(self))
 
     @property
     def sentence(self) -> str:
@@ -172,7 +168,7 @@ class IndexCurve(Pictured):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class IndexSharing(Pictured):
+class IndexSharing(Figures):
     """What layers find with the keys that the indexes of earlier layers select.
 
     Attributes
@@ -185,10 +181,6 @@ class IndexSharing(Pictured):
 
     layers: tuple[Any, ...]
     gain: NDArray[np.float64]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the table as plain Python values, for JSON."""
-        return plain_dict(vars(self))
 
     def __repr__(self) -> str:
         rows = [

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
+from headfit._attention.of_rows import as_csr
 from headfit._base.arguments import as_choice, as_count, shown, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
@@ -192,7 +192,7 @@ class Index(FromPassages, Stored):
         attention, count = self._passage(Q, K, options), self._count(keys)
         columns = self._select(attention, count, num_threads)
         own: dict[str, Any] = {**vars(attention.options), "key_mask": None, "key_lengths": None}
-        own["mask"] = mask_of(columns, attention.m)
+        own["mask"] = as_csr(columns, columns >= 0, attention.m)
         return Attention(attention.Q, attention.K, **own)
 
     @standard_arithmetic()
@@ -286,7 +286,8 @@ class Index(FromPassages, Stored):
         # Row r of these sees columns 0 to r.
         free = np.where(np.tri(n, dtype=bool), weights[kept:, self.first : own.n - self.window], -1)
         best = np.argsort(-free, axis=1, kind="stable")[:, :count].astype(np.int32)
-        pattern = mask_of(np.where(np.take_along_axis(free, best, axis=1) < 0, -1, best), n)
+        best = np.where(np.take_along_axis(free, best, axis=1) < 0, -1, best)
+        pattern = as_csr(best, best >= 0, n)
         equal = pattern.astype(np.float64) / pattern.sum(axis=1)[:, np.newaxis]
         return fit(
             equal, leak=0.9, distortion=1e6, mask="causal",
@@ -441,10 +442,3 @@ class Index(FromPassages, Stored):
             **{name: quality.sentence for name, quality in qualities.items()},
             "time": f"{self.seconds:.3g} s",
         }
-
-
-def mask_of(columns: NDArray[np.int32], m: int) -> sp.csr_array:
-    """Return the mask of the keys of each row, of m keys; places of -1 have none."""
-    chosen = columns >= 0
-    parts = (chosen[chosen], columns[chosen], np.append(0, chosen.sum(axis=1).cumsum()))
-    return sp.csr_array(parts, shape=(len(columns), m))

@@ -106,8 +106,10 @@ class LowerBound(Pictured):
         """Return all but the witnesses as plain Python values, for JSON."""
         own = named(self, "dim", "impossible", "reason", "max_norm", "masked_logits")
         tried = [named(c, "name", "dim", "status", "reason") for c in self.candidates]
-        mask = None if self.mask is None else mask_text(self.mask)
-        return plain_dict({**own, **asdict(self.tolerances), "candidates": tried, "mask": mask})
+        return plain_dict({
+            **own, **asdict(self.tolerances), "candidates": tried,
+            "mask": None if self.mask is None else mask_text(self.mask),
+        })  # fmt: skip
 
     def __repr__(self) -> str:
         under = "" if self.mask is None else f", mask={mask_text(self.mask)}"

@@ -32,8 +32,11 @@ class Visibility:
         self.window = as_window(mask, n)
         self.table: Any = None
         if self.window is None:
-            dense = None if is_sparse(mask) else np.broadcast_to(as_allowed(mask), (n, n))
-            self.table = allowed_places(mask) if dense is None else dense
+            self.table = (
+                allowed_places(mask)
+                if is_sparse(mask)
+                else np.broadcast_to(as_allowed(mask), (n, n))
+            )
 
     def span(self, i: int) -> tuple[int, int]:
         """Return the first column that row i sees and the one after the last, in a window."""
@@ -54,7 +57,7 @@ class Visibility:
     def sees(self, i: int, columns: Ints) -> bool:
         """Return whether row i sees all of these columns."""
         if self.window is None or columns.size == 0:
-            return bool(columns.size == 0 or self.row(i)[columns].all())
+            return bool(self.row(i)[columns].all())
         first, stop = self.span(i)
         return bool(columns.min() >= first and columns.max() < stop)
 

@@ -86,8 +86,10 @@ class SelectionCertificate(Proof, Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scalars as plain Python values, for JSON."""
-        mask = None if self.mask is None else mask_text(self.mask)
-        values = {"holds": self.holds, **vars(self), "mask": mask, "kernel": self.kernel.to_dict()}
+        values = {
+            "holds": self.holds, **vars(self), "kernel": self.kernel.to_dict(),
+            "mask": None if self.mask is None else mask_text(self.mask),
+        }  # fmt: skip
         values |= {f"rows_{word}": count for word, count in self._counts().items()}
         return plain_dict({n: x for n, x in values.items() if not isinstance(x, np.ndarray)})
 

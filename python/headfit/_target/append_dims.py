@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention
 from headfit._attention.heads import one_head
 from headfit._attention.logits import check_scale
-from headfit._base.arrays import FloatArray, as_indices, computed_in, widened
+from headfit._base.arrays import FloatArray, as_indices, widened
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
 from headfit._target.target import Target, TargetLike, as_target, largest_ratio, with_matrix
 from headfit.errors import InputError
@@ -194,17 +194,15 @@ def append_dims(
     attention = one_head(head, "head")
     attention.check_plain("append_dims")
     target = as_target(A, mask=attention.mask)
-    stored = attention.stored
-    if any(x.shape[0] != target.n for x in stored):
+    q, k = attention.stored
+    if not q.shape[0] == k.shape[0] == target.n:
         raise InputError(
             f"head must have one query and one key for each of the {target.n} rows of A; "
-            f"got Q and K of shapes {stored[0].shape} and {stored[1].shape}"
+            f"got Q and K of shapes {q.shape} and {k.shape}"
         )
     added = np.unique(as_indices(columns, "columns", 0, target.n))
-    dtype = computed_in(*stored)
     used = check_scale(scale, attention.dim + added.size)
-    q, k = (widened(x).astype(np.float64, copy=False) for x in stored)
+    q, k = (widened(x).astype(np.float64, copy=False) for x in (q, k))
     new_q, new_k = appended(target, q * attention.scale, k, added, limits)
-    return Attention(
-        (new_q / used).astype(dtype), new_k.astype(dtype), scale=used, mask=attention.mask
-    )
+    new_q, new_k = (new_q / used).astype(attention.dtype), new_k.astype(attention.dtype)
+    return Attention(new_q, new_k, scale=used, mask=attention.mask)

@@ -169,9 +169,8 @@ class Target(Pictured):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain Python values, for JSON; without the matrix."""
-        mask = None if self.mask is None else mask_text(self.mask)
         own = named(self, "n", "nonzeros", "per_row", "per_column", "gamma")
-        return plain_dict({**own, "mask": mask})
+        return plain_dict({**own, "mask": None if self.mask is None else mask_text(self.mask)})
 
     def __repr__(self) -> str:
         sizes = named(self, "n", "nonzeros", "per_row", "per_column")

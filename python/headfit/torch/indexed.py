@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from headfit._attention.of_rows import as_csr
 from headfit._base.arguments import thread_count
-from headfit._index.result import Index, mask_of
+from headfit._index.result import Index
 from headfit.errors import InputError
 from headfit.torch.call import Call, key_head
 from headfit.torch.capture import Recorder
@@ -128,7 +129,7 @@ class _Selecting(Recorder):
             for at, index in own.items():
                 head = attention if at == ALL else key_head(attention, at)
                 columns = index.select(head, keys=self.keys, num_threads=self.threads)
-                chosen = mask_of(columns, attention.m).toarray()
+                chosen = as_csr(columns, columns >= 0, attention.m).toarray()
                 chosen[~chosen.any(axis=1)] = True  # the layer's own mask hides all of such a row
                 of_index = slice(None) if at == ALL else slice(at * group, (at + 1) * group)
                 readers = allowed[b, of_index, :, : call.k.shape[2]]

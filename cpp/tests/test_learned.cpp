@@ -723,6 +723,24 @@ TEST(norms_of_rounded_heads_are_bounded) {
   }
 }
 
+// Roundings are made with some of the tolerances in reserve; what a fit says of its rows knows none.
+TEST(rows_left_are_outside_the_tolerances_as_asked) {
+  const OwnedTarget t = regular_target(200, 3, 1);
+  LearnedOptions options;
+  options.dim = 10;
+  options.storage = Storage{NumberFormat::bfloat16(), 1};
+  Index without_reserve = 0;
+  for (options.max_steps = 200; options.max_steps <= 320; options.max_steps += 10) {
+    const LearnedResult found = fit_learned(t.view(), tolerances, options, {1, {}});
+    if (found.status == LearnedStatus::Met) continue;
+    const auto outside =
+        rows_outside(t.view(), tolerances, heads_of(found.q), heads_of(found.k), {1, {}});
+    CHECK(found.failed_rows == outside);
+    without_reserve += !outside.empty();
+  }
+  CHECK(without_reserve > 0);
+}
+
 TEST(limits_stop_the_fit) {
   const OwnedTarget t = regular_target(300, 4, 1);
   LearnedOptions options = options_for(2);  // a head size that is too small

@@ -212,6 +212,17 @@ def test_learned_heads_keep_to_a_bound_of_logits(threads):
     assert narrow.dtype == narrow.certificate.kernel.logits == "bfloat16"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_starts_keep_to_a_bound_of_norms(dtype):
+    # The random start of so many columns, and the given one, are longer and meet the tolerances.
+    for A, dim, most in ((np.ones((1, 1)), 8, 1.0), (np.eye(16)[::-1], 64, 20.0)):
+        head = hf.fit(A, dim, method=hf.methods.Learned(max_norm=most), dtype=dtype)
+        assert head.certificate.max_norm <= most, head
+        given = head.scale * 9 * head.Q.astype(np.float32), 9 * head.K.astype(np.float32)
+        method = hf.methods.Learned(max_norm=most, init=given)
+        assert hf.fit(A, dim, method=method, dtype=dtype).certificate.max_norm <= most
+
+
 def test_max_margin_keeps_to_a_bound_of_logits():
     head = hf.fit(near_regular(), 64, method="max-margin", max_logit=25.0)
     assert head.certificate.holds

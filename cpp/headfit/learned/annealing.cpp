@@ -101,8 +101,10 @@ LearnedResult Annealing::run() {
   try {
     if (result_.status == LearnedStatus::TimeLimit)
       limit_ = stopwatch_.seconds() + Settings::overtime;
-    // The report is about all columns, and about queries and keys as they are.
-    if (was_cut || !descent_.saw_all_columns()) last_ = descent_.scan(Columns::All);
+    // The report is about all columns, the limits as asked, and queries and keys as they are.
+    const bool is_reserved = required_.reserved() > 0;
+    required_.reserve(0);
+    if (was_cut || is_reserved || !descent_.saw_all_columns()) last_ = descent_.scan(Columns::All);
   } catch (const OutOfTime&) {  // the report is what earlier scans found
   }
   result_.q = descent_.q().matrix();

@@ -90,15 +90,19 @@ Descent::Descent(const Requirements& required, Index dim, const Settings& settin
 
 void Descent::start_randomly(std::uint64_t attempt) {
   random_start(required_, Philox(seed_), attempt, q_, k_);
-  forget();
+  begin();
 }
 
 void Descent::start_from(const MatrixView<float>& q, const MatrixView<float>& k) {
   given_start(q, k, Philox(seed_), q_, k_);
-  forget();
+  begin();
 }
 
-void Descent::forget() {
+void Descent::begin() {
+  for (Index i = 0; i < required_.n(); ++i) {
+    keep_within_radius(q_.row(i));
+    keep_within_radius(k_.row(i));
+  }
   query_steps_.forget();
   key_steps_.forget();
   scanned_.forget_lists(required_.n());
@@ -253,11 +257,15 @@ void Descent::move(PaddedRows& rows, Index first, Index count, const LaneScratch
     for (Index f = 0; f < rows.dim(); ++f) {
       row[f] -= lane.step[static_cast<std::size_t>(f * lanes + l)];
     }
-    if (radius_ == std::numeric_limits<float>::infinity()) continue;
-    const float norm = std::sqrt(dot(row, row, rows.width()));
-    if (norm > radius_) {
-      for (Index f = 0; f < rows.dim(); ++f) row[f] *= radius_ / norm;
-    }
+    keep_within_radius(row);
+  }
+}
+
+void Descent::keep_within_radius(float* row) const {
+  if (radius_ == std::numeric_limits<float>::infinity()) return;
+  const float norm = std::sqrt(dot(row, row, q_.width()));
+  if (norm > radius_) {
+    for (Index f = 0; f < q_.dim(); ++f) row[f] *= radius_ / norm;
   }
 }
 

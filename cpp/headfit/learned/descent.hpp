@@ -111,7 +111,8 @@ class Descent {
     GridSearch grid_search;
   };
 
-  void forget();
+  void begin();
+  void keep_within_radius(float* row) const;
   Index column_step_for(Columns columns) const;
   ScannedRows scanned_elsewhere(const ColumnSampling& sampling) const;
   RowCounts counts() const;

@@ -1,7 +1,6 @@
 #include "headfit/learned/fit_learned.hpp"
 
 #include <cmath>
-#include <numeric>
 #include <string>
 
 #include "headfit/base/worker_pool.hpp"
@@ -183,6 +182,8 @@ LossGradient feasibility_loss(const Target& target, const Tolerances& tolerances
                               const GivenHead& head, const Run& run) {
   using namespace learned;
   check_given(target, tolerances, head, run);
+  const Interruptible here(run.poll);
+  Checkpoints checkpoints;
   const Requirements required(target, tolerances);
   PaddedRows q(target.n, head.q.cols);
   PaddedRows k(q);
@@ -201,10 +202,12 @@ LossGradient feasibility_loss(const Target& target, const Tolerances& tolerances
         gradient.query(i, q, k, 1.0f, scanned.rounding[static_cast<std::size_t>(i)], scratch);
     result.loss += static_cast<double>(state.loss);
     for (Index f = 0; f < q.dim(); ++f) result.q(i, f) = scratch.sums.gradient(f);
+    checkpoints.after(target.n * q.dim() * q.dim());
   }
   for (Index j = 0; j < target.n; ++j) {
     gradient.key(j, q, scratch);
     for (Index f = 0; f < q.dim(); ++f) result.k(j, f) = scratch.sums.gradient(f);
+    checkpoints.after(target.n * q.dim() * q.dim());
   }
   return result;
 }

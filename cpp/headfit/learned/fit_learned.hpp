@@ -14,7 +14,8 @@
 
 namespace headfit {
 
-// What the progress function is told after every scan of the logits.
+// What the progress function is told after every scan of the logits: once where one of a part of
+// the columns finds no row left and one of all columns follows at once.
 struct LearnedProgress {
   Index step;
   Index rows_left;  // rows outside the tolerances, as far as the scan looked
@@ -66,7 +67,7 @@ struct LearnedOptions {
   Index many_rows_from = Index(1) << 16;
   // Makes the scans of the logits in place of this machine. It must find what `scan_rows` finds.
   Scanner scanner = {};
-  // Called after every scan; returning false stops the fit.
+  // Returning false stops the fit.
   std::function<bool(const LearnedProgress&)> progress = {};
 };
 
@@ -93,7 +94,7 @@ LearnedResult fit_learned(const Target& target, const Tolerances& tolerances,
                           const LearnedOptions& options, const Run& run);
 
 // The bytes that a fit takes for n rows with k nonzeros on average: per row about
-// 20 (k + max(24, 4 k)) + 4 d (d + 8), or 2 d (d + 16) in place of the second term from
+// 20 (k + max(24, 4 k)) + 4 d (d + 10), or 2 d (d + 19) in place of the second term from
 // LearnedOptions::many_rows_from rows on. Numbers may be too large for an Index.
 double memory_of_fit(double n, double k, double dim);
 

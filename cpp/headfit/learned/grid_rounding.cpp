@@ -195,13 +195,12 @@ bool GridSearch::sweep(const SearchedRow& row, const Grid& grid, float* query) {
   return moved;
 }
 
-bool GridSearch::improve(const SearchedRow& row, const Grid& grid, float* query) {
-  if (row.required.support_size(row.index) == 0) return true;
+void GridSearch::improve(const SearchedRow& row, const Grid& grid, float* query) {
+  if (row.required.support_size(row.index) == 0) return;
   begin(row, query);
   for (int sweeps = 0; !best_.meets && sweeps < Settings::most_rounding_sweeps; ++sweeps) {
     if (!sweep(row, grid, query)) break;
   }
-  return best_.meets;
 }
 
 }  // namespace headfit::learned

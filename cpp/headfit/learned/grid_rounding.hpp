@@ -74,8 +74,8 @@ class GridSearch {
 
   // Moves single coordinates and pairs of coordinates to neighbouring grid points until the row
   // meets the tolerances or no such move lowers its loss; a move out of the radius of the grid is
-  // not made. Returns whether it meets them then, as far as its candidate list tells.
-  bool improve(const SearchedRow& row, const Grid& grid, float* query);
+  // not made.
+  void improve(const SearchedRow& row, const Grid& grid, float* query);
 
  private:
   struct Move {

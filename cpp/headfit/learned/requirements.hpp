@@ -114,7 +114,7 @@ class Requirements {
   float spread_limit() const { return checked_.spread; }
   // Whether scans may look at a part of the columns: not with a mask or a bound on |logit|.
   bool may_skip_columns() const { return target_.mask.is_open() && !is_bounded(); }
-  bool is_bounded() const { return max_logit_ < std::numeric_limits<float>::infinity(); }
+  bool is_bounded() const { return tolerances_.limits_logits(); }
   float max_logit() const { return max_logit_; }
   // The loss pushes back logits whose absolute value exceeds this.
   float logit_hinge() const { return max_logit_ - std::min(hinge_reserve_, max_logit_ / 8); }

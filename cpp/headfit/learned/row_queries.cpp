@@ -11,7 +11,7 @@ namespace headfit {
 namespace learned {
 
 double longest_query(double max_norm, const Matrix<float>& k) {
-  const double longest = k.cast<double>().rowwise().norm().maxCoeff();
+  const double longest = k.rows() > 0 ? k.cast<double>().rowwise().norm().maxCoeff() : 0;
   const bool is_bounded = max_norm > 0 && longest > 0;
   return is_bounded ? max_norm / longest : std::numeric_limits<double>::infinity();
 }
@@ -59,7 +59,7 @@ Matrix<float> round_queries(const Target& target, const Tolerances& tolerances,
   using namespace learned;
   check_given(target, tolerances, head, run);
   storage.check();
-  if (target.n == 0) return {};
+  if (target.n == 0) return Matrix<float>(0, head.q.cols);
   const Requirements required(target, tolerances);
   const std::uint64_t seed = 0;  // for the columns that scans draw
   const Settings settings =

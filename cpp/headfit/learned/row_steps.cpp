@@ -89,13 +89,15 @@ Gradient::QueryState Gradient::query(Index i, const PaddedRows& q, const PaddedR
 
   const Slot first = lists_.first(i);
   auto next = static_cast<Slot>(first + support.size());
-  float hinge_sum = 0, loss = 0, top = -std::numeric_limits<float>::infinity();
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  float hinge_sum = 0, loss = 0, top = -infinity, bottom = infinity;
   for (const Column j : lists_.others(i)) {
     const Slot slot = next++;
     const float* key = k.row(j);
     const float logit = dot(q.row(i), key, k.width());
     const float excess = logit - hinge;
     top = std::max(top, logit);
+    bottom = std::min(bottom, logit);
     force_[slot] = pull_[slot] = 0;
     if (excess <= 0) {
       loss += pull_back(logit, weight * share, share, key, slot, sums);
@@ -118,7 +120,8 @@ Gradient::QueryState Gradient::query(Index i, const PaddedRows& q, const PaddedR
   }
   sums.finish();
   const float slack = 2 * rounding;
-  const bool in_bounds = std::max(state.highest, -state.lowest) + slack <= required_.max_logit();
+  const float largest = std::max(state.highest, -std::min(state.lowest, bottom));
+  const bool in_bounds = largest + rounding <= required_.max_logit();
   return {loss / 2, in_bounds && state.spread + slack <= required_.spread_limit() &&
                         top + slack <= state.lowest - required_.log_inverse_leak()};
 }

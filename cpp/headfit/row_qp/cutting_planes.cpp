@@ -90,14 +90,6 @@ int RowConstraints::evict(std::int32_t column, DualActiveSet& set) {
   return evicted;
 }
 
-int RowConstraints::find(const Multiplier& term, DualActiveSet& set) {
-  if (term.kind == ConstraintKind::Outside) return insert(term.column, set);
-  for (int i = 0; i < first_cut_; ++i) {
-    if (kind_[i] == term.kind && column_of(i, set) == term.column) return i;
-  }
-  return -1;
-}
-
 Multiplier RowConstraints::term(int constraint, double signed_multiplier,
                                 const DualActiveSet& set) const {
   const double sign = set.pool().is_equality(constraint) ? 1.0 : set.pool().sign(constraint);
@@ -105,35 +97,25 @@ Multiplier RowConstraints::term(int constraint, double signed_multiplier,
 }
 
 RowStatus RowSolver::start(const KeyView& keys, const RowProblem& problem,
-                           const RowSettings& settings, std::span<const Multiplier> warm) {
+                           const RowSettings& settings) {
   keys_ = keys;
   problem_ = problem;
   settings_ = settings;
   const int dim = static_cast<int>(keys.cols);
   if (settings_.cuts_per_round <= 0) settings_.cuts_per_round = std::clamp(2 * dim, 16, 128);
   constraints_.start(keys, problem, settings_.cuts_per_round, settings_.pool_keys, set_);
-  warm_constraints_.reserve(dim + 2);
   witness_.terms.reserve(dim + 3);
   rounds_ = 0;
 
+  // The first scan takes the mean of the support's keys as its query: the keys that violate most
+  // lie in that direction.
+  is_first_scan_ = true;
   query_.setZero(dim);
-  is_first_scan_ = warm.empty();
-  if (is_first_scan_) {
-    // The first scan takes the mean of the support's keys as its query: the keys that violate most
-    // lie in that direction.
-    for (const auto j : problem.support) {
-      query_ += Eigen::Map<const Eigen::VectorXd>(keys.row(j), dim);
-    }
-    threshold_ = -std::numeric_limits<double>::infinity();
-    return status_ = RowStatus::NeedsScan;
+  for (const auto j : problem.support) {
+    query_ += Eigen::Map<const Eigen::VectorXd>(keys.row(j), dim);
   }
-  warm_constraints_.clear();
-  for (const auto& term : warm) {
-    const int constraint = constraints_.find(term, set_);
-    if (constraint >= 0) warm_constraints_.push_back(constraint);
-  }
-  set_.warm_start(warm_constraints_);
-  return solve(0.0);
+  threshold_ = -std::numeric_limits<double>::infinity();
+  return status_ = RowStatus::NeedsScan;
 }
 
 void RowSolver::set_threshold() {
@@ -232,8 +214,8 @@ void RowSolver::prove() {
 
 RowStatus solve_row(RowSolver& solver, const KeyView& keys, const RowProblem& problem,
                     const RowSettings& settings, const ViolatorScan& scan,
-                    std::vector<Violator>& buffer, std::span<const Multiplier> warm) {
-  RowStatus status = solver.start(keys, problem, settings, warm);
+                    std::vector<Violator>& buffer) {
+  RowStatus status = solver.start(keys, problem, settings);
   while (status == RowStatus::NeedsScan) {
     buffer.clear();
     scan(solver.query(), solver.threshold(), solver.limit(), buffer);

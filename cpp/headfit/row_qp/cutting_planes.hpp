@@ -27,9 +27,6 @@ class RowConstraints {
              DualActiveSet& set);
   // Adds the cut of a column. Returns its number in the pool, or -1 if the pool has it already.
   int insert(std::int32_t column, DualActiveSet& set);
-  // The number of the constraint of an earlier multiplier; cuts are added. Returns -1 if there is
-  // no such constraint.
-  int find(const Multiplier& term, DualActiveSet& set);
   // Translates the solver's signed multiplier to one of the constraint as it is written in
   // row_problem.hpp.
   Multiplier term(int constraint, double signed_multiplier, const DualActiveSet& set) const;
@@ -52,11 +49,8 @@ class RowConstraints {
 
 class RowSolver {
  public:
-  // The keys and the spans of `problem` must stay valid while the row is solved. `warm` may hold
-  // the terms of an earlier multipliers(), for these or for slightly different keys and weights.
-  // Their columns off the support must not be masked.
-  RowStatus start(const KeyView& keys, const RowProblem& problem, const RowSettings& settings,
-                  std::span<const Multiplier> warm = {});
+  // The keys and the spans of `problem` must stay valid while the row is solved.
+  RowStatus start(const KeyView& keys, const RowProblem& problem, const RowSettings& settings);
   RowStatus add(std::span<const Violator> found);
   RowStatus status() const { return status_; }
 
@@ -100,13 +94,12 @@ class RowSolver {
   double threshold_ = 0.0, threshold_b_ = 0.0;  // b: min_S q.k - L
   int rounds_ = 0;
   bool is_first_scan_ = false, refined_ = false;
-  std::vector<int> warm_constraints_;
   Witness witness_;
 };
 
 // The loop above, for one row with a scan of its own.
 RowStatus solve_row(RowSolver& solver, const KeyView& keys, const RowProblem& problem,
                     const RowSettings& settings, const ViolatorScan& scan,
-                    std::vector<Violator>& buffer, std::span<const Multiplier> warm = {});
+                    std::vector<Violator>& buffer);
 
 }  // namespace headfit

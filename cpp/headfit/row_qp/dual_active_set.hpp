@@ -69,7 +69,6 @@ class DualActiveSet {
   void replace_key(int number, const double* key, double norm) {
     pool_.replace_key(number, key, norm);
   }
-  void warm_start(std::span<const int> constraints) { set_.warm_start(pool_, constraints); }
 
   struct Accuracy {
     double violation;  // violations up to this, times max|rhs|, may remain

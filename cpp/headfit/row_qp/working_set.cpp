@@ -262,7 +262,7 @@ void WorkingSet::solve(const ConstraintPool& pool) {
 }
 
 void WorkingSet::refine(const ConstraintPool& pool) {
-  if (needs_rebuild()) rebuild(pool, 1e-15);
+  if (needs_rebuild()) rebuild(pool);
   Checkpoints checkpoints;
   for (;;) {
     solve(pool);
@@ -283,7 +283,8 @@ void WorkingSet::refine(const ConstraintPool& pool) {
   }
 }
 
-void WorkingSet::rebuild(const ConstraintPool& pool, double dependency_tol) {
+void WorkingSet::rebuild(const ConstraintPool& pool) {
+  constexpr double dependency_tol = 1e-15;
   factor.clear();
   Checkpoints checkpoints;
   int kept = 0;
@@ -304,21 +305,6 @@ void WorkingSet::rebuild(const ConstraintPool& pool, double dependency_tol) {
   }
   column_.resize(kept);
   updates_ = 0;
-}
-
-void WorkingSet::warm_start(const ConstraintPool& pool, std::span<const int> constraints) {
-  for (const int constraint : constraints) {
-    if (base_[pool.group(constraint)] < 0) {
-      make_base(pool, constraint);
-    } else if (column_.size() < static_cast<std::size_t>(q.size()) && !active(constraint)) {
-      u[column_.size()] = 0.0;
-      place_[constraint] = static_cast<int>(column_.size());
-      column_.push_back(constraint);
-    }
-  }
-  choose_bases(pool);
-  rebuild(pool, 1e-12);
-  refine(pool);
 }
 
 }  // namespace headfit

@@ -98,9 +98,6 @@ class WorkingSet {
   // Recomputes the point and the multipliers from the factor, and drops constraints whose
   // multiplier has the wrong sign.
   void refine(const ConstraintPool& pool);
-  // Makes a working set of a list of constraints, without those that depend on others, and refines
-  // it.
-  void warm_start(const ConstraintPool& pool, std::span<const int> constraints);
 
   // k - k_base for the key of a constraint.
   void difference(const ConstraintPool& pool, int constraint, Eigen::VectorXd& out) const;
@@ -127,7 +124,7 @@ class WorkingSet {
   void solve(const ConstraintPool& pool);
   void set_column(const ConstraintPool& pool, int column, int constraint, double multiplier);
   void erase_column(int column);
-  void rebuild(const ConstraintPool& pool, double dependency_tol);
+  void rebuild(const ConstraintPool& pool);
 
   std::array<int, groups> base_{};
   std::vector<int> column_;

@@ -18,7 +18,8 @@ class Pattern {
  public:
   // Rows of the n x n matrix sum to 1; zeros that it stores count as absent. Within `mask`, whose
   // arrays the caller keeps, a row may be empty only where the mask allows it no key. Throws a
-  // TargetError that names the row, and the column where there is one.
+  // TargetError that names the row, and the column where there is one; an InputError where the matrix
+  // is not square.
   explicit Pattern(const Eigen::SparseMatrix<double, Eigen::RowMajor>& weights,
                    const Mask& mask = {});
 
@@ -34,8 +35,8 @@ class Pattern {
 };
 
 // Queries and keys, each n x d. Attention is softmax(scale * Q K^T) over what the mask allows, whose
-// arrays the caller keeps: also those of a head that was found for a pattern, as it has the mask of
-// this. The module of size d with W_Q = [I; 0] and W_K = [0; I] makes them from the input X = [Q K].
+// arrays the caller keeps; a head that was found has the mask of its pattern, and so the same arrays.
+// The module of size d with W_Q = [I; 0] and W_K = [0; I] makes them from the input X = [Q K].
 struct Head {
   Matrix<float> q;
   Matrix<float> k;

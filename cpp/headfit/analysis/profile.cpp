@@ -10,7 +10,7 @@
 namespace headfit {
 namespace {
 
-// Logits this far below the logarithm of their row's sum have a share that is zero in double.
+// Logits this far below the logarithm of their row's sum, shares of 1e-304, are left out.
 constexpr double least_log_share = -700;
 
 template <class T>

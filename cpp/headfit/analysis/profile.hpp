@@ -35,7 +35,7 @@ struct ProfileOut {
   StatsOut stats = {};  // of the same rows, from the same pass
 };
 
-// Takes O(n m d) time and, besides the outputs, O(n + m) memory per head and a few rows per thread.
+// Takes O(n m d) time and, besides the outputs, O(n + m d) memory per head and a few rows per thread.
 template <class T>
 void head_profile(const LogitSource<T>& source, const ProfileOptions& options,
                   const ProfileOut& out, const Run& run);

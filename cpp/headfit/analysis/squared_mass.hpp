@@ -8,7 +8,7 @@ namespace headfit {
 
 // out, (heads, m), one row for each query head: the sum over rows of the squared attention weight of
 // each key. Rows in which the mask allows nothing add nothing. Takes O(n m d) time and, besides the
-// output, O(m) memory per head and a few rows per thread.
+// output, O(m d) memory per head and a few rows per thread.
 template <class T>
 void squared_mass(const LogitSource<T>& source, double* out, const Run& run);
 

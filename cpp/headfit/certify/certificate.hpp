@@ -74,7 +74,7 @@ struct CertificateRows {
 // `row_granule` (stream.hpp) gets the results that it has in the whole list, bit for bit. The
 // arrays of the target are a view that somebody may have changed since they were last checked, so
 // they are checked here again, under the mask of `source` (target.mask is not read); rows may sum
-// to anything. Takes O(n) memory besides Q and K.
+// to anything. Takes O(n) memory besides Q, K and packed keys.
 template <class T>
 CertificateRows certify_logits(const Target& target, const LogitSource<T>& source,
                                const Tolerances& tolerances, const CertifyOptions& options,

@@ -18,7 +18,7 @@ struct Kernel {
   std::optional<NumberFormat> bias = {};  // after a bias is added
   std::optional<NumberFormat> weights = {};  // of the softmax; if missing, nothing is said of them
   bool fused = false;  // each of the first three roundings may also be left out
-  int sum_bits = float32_bits;  // that its sums of products keep there; fewer are truncated
+  int sum_bits = float32_bits;  // that sums of products keep; where fewer, they truncate
 
   bool is_exact() const { return !(float32 || product || logits || bias || weights); }
 };

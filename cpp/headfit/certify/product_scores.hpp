@@ -20,7 +20,7 @@ struct Terms {
   }
 };
 
-// What a score that is computed in double may differ from that of a kernel in float32, for a key whose
+// By how much a score in double may differ from that of a kernel in float32, for a key whose
 // terms have sizes that add up to `size`, or less. See `score_error`.
 struct ScoreError {
   double of_size, of_score, lost;

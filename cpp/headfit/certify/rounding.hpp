@@ -1,5 +1,5 @@
 // Interval arithmetic: every result is a pair of doubles that enclose the exact value. Files that
-// include this one are compiled with -ffp-contract=off, and the code runs in standard arithmetic
+// call these functions are compiled with -ffp-contract=off, and the code runs in standard arithmetic
 // (base/standard_arithmetic.hpp).
 #pragma once
 

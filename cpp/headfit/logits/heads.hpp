@@ -1,6 +1,6 @@
 // Queries, keys and values as they are stored, and the one place where their rows are read. A row
 // is converted to the type of the computation, and turned to its rotary position, when it is read;
-// no whole array is ever converted.
+// only keys that are packed (pack.hpp) are converted whole.
 #pragma once
 
 #include <variant>

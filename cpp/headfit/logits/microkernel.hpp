@@ -69,8 +69,8 @@ template <class T>
 void multiply_entries(Index width, const T* q, const RowsInMemory<T>& keys,
                       std::span<const Column> columns, Index count, T* c);
 
-// Adds weights[i] times the first `vectors` vectors of row columns[i] to `sums`. The sums run in so many
-// chains of their own, so that few vectors need not wait for the row before.
+// Adds weights[i] times the first `vectors` vectors of row columns[i] to `sums`. Each sum
+// runs in `chains` chains, so that few vectors need not wait for the row before.
 template <int vectors, int chains, class T>
 void add_weighted_rows(const T* weights, const RowsInMemory<T>& rows,
                        std::span<const Column> columns, T* sums);

@@ -1,5 +1,5 @@
-// The stream of logit tiles: the only place where Q is multiplied with K^T. Threads take blocks of
-// rows; for each block a fold (fold.hpp) sees the tiles of its logits from left to right.
+// The stream of logit tiles: the only place where blocks of Q are multiplied with K^T. Threads take
+// blocks of rows; for each block a fold (fold.hpp) sees the tiles of its logits from left to right.
 #pragma once
 
 #include <bit>

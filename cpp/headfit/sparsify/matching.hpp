@@ -71,7 +71,7 @@ class Columns {
   std::size_t capacity_;
 };
 
-// The best entries of a row that it has not proposed yet.
+// The entries of a row that were read last, best first.
 struct RowList : BestEntries {
   std::size_t next = 0;  // the first entry that was not proposed yet
   double norm = 0;  // turns the scores of the row into keys

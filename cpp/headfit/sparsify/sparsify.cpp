@@ -14,7 +14,7 @@ namespace headfit {
 namespace {
 
 // The key of an entry is the logarithm of its share of the row: its logit minus the logarithm of
-// the row's sum of exponentials. Below this key a share is zero in double.
+// the row's sum of exponentials. Entries below this key, shares of 1e-304, are left out.
 constexpr double least_log_share = -700;
 
 template <class T>

@@ -1,6 +1,6 @@
 // Makes a sparse pattern from an attention matrix: it keeps the heaviest entries, with bounds on
 // how many a row and a column may keep. It is a greedy b-matching by weight, whose total weight is
-// at least half of the largest possible.
+// at least half of the largest possible where rows are bounded by number alone.
 #pragma once
 
 #include <vector>
@@ -21,7 +21,7 @@ struct SparsifyOptions {
   OnEmpty on_empty = OnEmpty::raise;
 };
 
-// Compressed rows, columns sorted, weights scaled to sum to 1 in each row.
+// Compressed rows, columns sorted; the weights of `sparsify_*` sum to 1 in each row.
 struct SparseRows {
   std::vector<Offset> offsets;
   std::vector<Column> columns;
@@ -33,8 +33,8 @@ struct SparseRows {
 // Goes through the entries by falling weight (of equal weights: by row, then by column), and keeps
 // each one if its row is not satisfied yet and its column has room. Weights are shares of their
 // row; what a sink takes is no part of the row, so sinks change nothing. This version reads logits
-// of one head: each scan of the rows that need one takes O(n m d) time, and memory is
-// O(n (per_row + d)), never O(n m). Throws InputError if a row would keep nothing.
+// of one head: each scan of the rows that need one takes O(n m d) time, and memory is O(n d) besides
+// what rows keep. With OnEmpty::raise, throws InputError if a row would keep nothing.
 template <class T>
 SparseRows sparsify_logits(const LogitSource<T>& source, const SparsifyOptions& options,
                            const Run& run);

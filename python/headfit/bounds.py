@@ -135,7 +135,8 @@ def projection_dim(
     >>> projection_dim(1024, 4, gamma=2.0, leak=0.05, distortion=0.25, failure=1.0)
     302839
     """
-    n, k = as_count(n, "n", 1), as_count(k, "k", 1)
+    n = as_count(n, "n", 1)
+    k = as_count(k, "k", 1, n)
     failure = as_share(failure, "failure")
     limits = as_tolerances(tolerances, leak=leak, distortion=distortion)
     spread = logit_range(gamma, tolerances=limits)

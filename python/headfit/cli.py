@@ -46,7 +46,8 @@ examples:
   headfit certify A.npz head.npz
   headfit pattern band 64 2 -o - | headfit info -
 
-- stands for standard input or output. Files are replaced with --force only.
+- stands for standard input or output. Files are replaced with --force only; the
+table of a sweep grows.
 exit status: 0 the certificate holds (a plan says yes; no point of a sweep failed), 1 it does
 not, 2 bad input
 """

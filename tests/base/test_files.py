@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import headfit as hf
 from headfit._base import files, sparse
-from headfit.errors import FileError, InputError, MissingFileError
+from headfit._fit import storage
+from headfit.errors import FileError, InputError, MissingFileError, TooLargeError
 
 READERS = (hf.load, hf.Target)
 
@@ -111,6 +113,24 @@ def test_a_replaced_file_keeps_its_permissions_and_links(
     assert link.is_symlink()
     assert path.stat().st_mode & 0o777 == mode
     assert hf.load(path).dim == 4
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_a_file_that_is_larger_than_the_memory_is_too_large(
+    read: Any, tmp_path: Path, head: hf.results.Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(size: float, what: str) -> None:
+        raise TooLargeError(f"{what} needs too much")
+
+    path = tmp_path / "x.npz"
+    if read is hf.load:
+        head.save(path)
+    else:
+        scipy.sparse.save_npz(path, hf.patterns.band(8, 1))
+    for module in (files, storage):
+        monkeypatch.setattr(module, "require_memory", refuse)
+    with pytest.raises(TooLargeError, match=r": .*x\.npz: .*needs too much"):
+        read(path)
 
 
 # Killed processes ------------------------------------------------------------------

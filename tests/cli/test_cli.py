@@ -314,7 +314,7 @@ def test_normalize(run):
         ("pattern induction latin.txt -o C.npz", ["UTF-8"]),
         ("pattern knn A.npz 3 -o C.npz", ["A.npz", ".npy file"]),
         ("pattern knn text.txt 3 -o C.npz", ["text.txt"]),
-        ("pattern from_graph no.mtx -o C.npz", ["no.mtx"]),
+        ("pattern from_graph no.mtx -o C.npz", ["graph: no.mtx"]),
         ("demo --plot demo.doc", [".png"]),
     ],
 )

@@ -144,6 +144,7 @@ def test_shrink_of_one_of_several_heads_and_json(run):
     status, out, _ = run(*line, "--plot", "curve.svg")
     figures = json.loads(out)
     assert (status, figures["dim"], figures["original_dim"]) == (0, 2, D)
+    assert figures["picture"] == "curve.svg"
     arrays = {name: x[1, 2] for name, x in queries_and_keys(2, 3).items()}
     assert figures["tv_mean"] == hf.shrink(**arrays, dim=2).tv_mean
     assert figures["curve"]["dim"] == [1, 2, 4, 6]

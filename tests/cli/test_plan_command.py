@@ -98,6 +98,7 @@ def test_every_kind_that_has_an_n_takes_it_from_the_option():
             "causal_band --n 64 --arg neighbors=3 --arg widht=3",
             "--arg must name arguments of causal_band (neighbors, weights, gamma): ",
         ),
+        ("causal_band --n 64 --arg neighbors=3 --arg neighbors=4", "--arg must name each argument"),
         ("causal_band --arg neighbors=3", "n must be given"),
         ("causal_band --n 0 --arg neighbors=3", "n must"),
         ("causal_band --n 8 --arg neighbors", "NAME=VALUE"),

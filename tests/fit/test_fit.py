@@ -387,6 +387,7 @@ def test_ratios_that_overflow() -> None:
     [
         {"n": 0},
         {"k": 0},
+        {"k": 11},
         {"n": 2.5},
         {"gamma": 0.5},
         {"gamma": math.nan},

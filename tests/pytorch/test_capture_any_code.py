@@ -226,6 +226,7 @@ def test_several_attentions_of_a_module_are_layers_of_their_own():
         model(x)
         model(x)
     assert [(layer.name, layer.calls) for layer in heads.layers] == [("model", 2), ("model#2", 2)]
+    assert [*heads] == ["model", "model#2"]
     assert heads["model#2", 0, 1].mask == "causal"
     with pytest.raises(InputError, match=r"was called 2 times: ask for heads\[layer, head, call\]"):
         heads["model", 0]
@@ -241,7 +242,10 @@ def test_only_the_model_is_captured():
             heads.table()
         with pytest.raises(CaptureError, match="nothing was captured yet"):
             heads[0]
+        with pytest.raises(CaptureError, match="nothing was captured yet"):
+            heads.passages()
     assert heads.layers == ()
+    assert "model" not in heads
 
 
 def hooks(model):

@@ -239,6 +239,17 @@ def test_an_outcome_that_cannot_be_sent_is_a_failure(swept):
     assert list(Sweep(Path("x"), [record], ()).failures) == [record]
 
 
+def test_every_worker_must_have_this_version(swept, table):
+    class Other(ThreadPoolExecutor):  # whose workers get what a headfit of another version sends
+        def submit(self, function, /, *arguments):
+            sent = ["0.0.1" if x == executors.VERSION else x for x in arguments]
+            return super().submit(function, *sent)
+
+    with Other(1) as executor, pytest.raises(InputError, match=r"must have headfit 0\.0\.1; got"):
+        hf.sweep.run([{"x": 1}], table, function=swept.square, executor=executor)
+    assert not hf.sweep.load(table).rows
+
+
 @pytest.mark.parametrize("cores", [1, 2, 8])
 def test_processes_and_threads_fill_the_cores(cores, monkeypatch):
     monkeypatch.setattr(executors, "available_cores", lambda: cores)

@@ -21,7 +21,7 @@ from headfit._base.arguments import shown
 from headfit._base.arrays import NARROW, narrow_dtype
 from headfit._base.display import optional
 from headfit._base.machine import require_memory
-from headfit.errors import FileError, InputError, MissingFileError
+from headfit.errors import FileError, InputError, MissingFileError, TooLargeError
 
 Result = TypeVar("Result")
 
@@ -115,7 +115,7 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
 def checked_archive(stream: IO[bytes]) -> IO[bytes]:
     """Return an .npz file; a TooLargeError where the arrays that it claims exceed the memory."""
     with zipfile.ZipFile(stream) as archive:
-        require_memory(sum(member.file_size for member in archive.infolist()), "its arrays")
+        require_memory(sum(member.file_size for member in archive.infolist()), "reading its arrays")
     stream.seek(0)
     return stream
 
@@ -144,6 +144,8 @@ def read_file(read: Callable[[IO[bytes]], Result], path: Any, name: str, otherwi
     with opened(path, name, otherwise) as stream:
         try:
             return read(stream)
+        except TooLargeError as error:
+            raise TooLargeError(f"{name}: {path}: {error}") from error
         except Exception as error:  # damaged files make readers raise errors of any class
             reason = str(error) or type(error).__name__
             raise InputError(f"{name}: {path} {otherwise}: {reason}") from error

@@ -199,7 +199,7 @@ def _read_files(call: Call) -> None:
         elif name == "points" or (name == "mask" and path.suffix == ".npy"):
             call[name] = load_array(path, name)
         else:
-            call[name] = checked_csr(read_matrix(path, "path"), f"path: the matrix in {path}")
+            call[name] = checked_csr(read_matrix(path, name), f"{name}: the matrix in {path}")
 
 
 def _make(kind: str, call: Call) -> Outcome:
@@ -271,8 +271,10 @@ def plan(call: Call) -> Outcome:
     headfit plan A.npz --dim 16 --dtype float32 --plot plan.png
     """
     name, pairs, picture = call.pop("pattern"), call.pop("arg", ()), call.pop("plot", None)
+    if len(arguments := dict(pairs)) < len(pairs):
+        raise InputError("--arg must name each argument of the pattern once")
     if name in KINDS:
-        planned: Any = function_of_n(name, dict(pairs), call.get("rng", 0))
+        planned: Any = function_of_n(name, arguments, call.get("rng", 0))
     elif pairs:
         raise InputError(f"--arg must go with a kind of pattern; {name} names a file")
     elif not Path(name).suffix and Path(name) != DASH:

@@ -76,8 +76,8 @@ def shrink(call: Call) -> Outcome:
     if small.mask is not None:
         arrays["mask"] = files.mask_as_array(small.mask)
     call.files.write(file, partial(save_arrays, arrays=arrays))
-    files.draw(call, picture, hf.plot.curve, small)
-    return outcome(file, small, small.reached)
+    text = files.draw(call, picture, hf.plot.curve, small)
+    return outcome(file, small, small.reached, text, picture=picture)
 
 
 PASSAGES = [

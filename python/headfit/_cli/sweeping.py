@@ -44,6 +44,7 @@ def sweep(call: Call) -> Outcome:
     with contextlib.ExitStack() as stack:
         if scheduler is not None and not dry_run:
             client = stack.enter_context(_connected(scheduler))
+            call.say(f"waiting for a worker of {scheduler}")
             options |= {"workers": None, "executor": client.get_executor()}
         swept = run(options.pop("points"), out, progress=call.say, **options)
     done, failed = len(swept.rows), len(swept.failures)

@@ -66,7 +66,9 @@ def computed(
         try:
             while True:
                 for task in islice(rest, most - len(running)):
-                    running[submitted(executor, _compute, task, task.work, num_threads)] = task
+                    running[
+                        submitted(executor, _compute, task, task.work, VERSION, num_threads)
+                    ] = task
                 if not running:
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -74,6 +76,8 @@ def computed(
                     if future.cancelled():
                         raise HeadfitError("executor: it has cancelled the points of the sweep")
                     error = future.exception()
+                    if isinstance(error, InputError):  # a worker has another version
+                        raise error
                     if error is None:
                         yield future.result()
                     elif part is lost:
@@ -102,26 +106,25 @@ def submitted(executor: Executor, call: Any, thing: Any, work: Work, *more: Any)
         raise HeadfitError(f"executor: a worker cannot be started or reached: {error}") from error
 
 
-def _compute(task: bytes, attempt: str, num_threads: int) -> Record:
+def _compute(task: bytes, attempt: str, version: str, num_threads: int) -> Record:
+    if version != VERSION:
+        raise InputError(f"executor: its workers must have headfit {version}; got {VERSION}")
     return compute(pickle.loads(task), num_threads, is_worker=True)
 
 
 def check_workers(executor: Executor, work: Work) -> None:
-    """Raise an error unless a worker can import the function, and has this version of headfit."""
+    """Raise an error unless a worker can import the function."""
     try:
-        version = submitted(executor, _version_with, work.function, work).result()
+        submitted(executor, _import, work.function, work).result()
     except Exception as error:
         raise HeadfitError(
             f"executor: its workers cannot import {work.name}, or ended as they began: "
             f'{error}. A script that sweeps must do so under: if __name__ == "__main__":'
         ) from error
-    if version != VERSION:
-        raise InputError(f"executor: its workers must have headfit {VERSION}; got {version}")
 
 
-def _version_with(function: bytes, attempt: str) -> str:
+def _import(function: bytes, attempt: str) -> None:
     pickle.loads(function)
-    return VERSION
 
 
 class LocalWorkers(Executor):

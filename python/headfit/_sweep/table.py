@@ -106,7 +106,7 @@ class Table:
                 table = cls(path)
                 table._handle = handle
                 os.ftruncate(handle, table._end)
-                table._append(START.ljust(PROBE))
+                table._append(table._gap + START.ljust(PROBE))
                 os.ftruncate(handle, table._end)
                 # Names in the folder are flushed too, so that a new file survives a loss of power.
                 folder = os.open(path.parent, os.O_RDONLY)

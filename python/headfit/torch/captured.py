@@ -1,7 +1,7 @@
 """`CapturedHeads`: what `capture` found in a model, while it runs and afterwards."""
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -80,7 +80,8 @@ class CapturedHeads:
     ``heads[layer, head]`` is the `Attention` of a head, with the axis of the batch first, which is
     left out for a batch of one; ``heads[layer]`` that of all heads of the layer. A layer is given
     by its number in the order of the first calls or by its name. A layer that was called several
-    times needs the number of the call, too: ``heads[layer, head, call]``.
+    times needs the number of the call, too: ``heads[layer, head, call]``. Iteration gives the names
+    of the layers.
 
     Attributes
     ----------
@@ -127,6 +128,9 @@ class CapturedHeads:
         if isinstance(head, slice) and head == slice(None):
             return self._call(layer, number).attention()
         return self._call(layer, number).head(as_count(head, "head", 0, layer.heads - 1))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layers)
 
     def _layer(self, which: Any) -> CapturedLayer:
         if isinstance(which, str):
@@ -220,7 +224,7 @@ class CapturedHeads:
         """
         wanted, part = self._wanted(), "with_values" if as_flag(values, "values") else "passages"
         if not any(layer.kept for layer in wanted):
-            raise CaptureError(_NOTHING_KEPT)
+            raise CaptureError(_NOTHING_KEPT if self._layers else _NOTHING_CAPTURED)
         calls, of = (sum(getattr(layer, x) for layer in wanted) for x in ("kept", "calls"))
         if calls < of:
             warnings.warn(
@@ -247,7 +251,7 @@ class CapturedHeads:
         kept = [next(iter(layer._kept.values())).passages() for layer in self.layers if layer.kept]
         first = [single_heads(attention) for passages in kept for attention in islice(passages, 1)]
         if not first:
-            raise CaptureError(_NOTHING_KEPT)
+            raise CaptureError(_NOTHING_KEPT if self._layers else _NOTHING_CAPTURED)
         return first
 
     def table(self) -> ModelTable:

@@ -170,7 +170,7 @@ class ShrinkResult(Result, FittedHead):
             self, "dim", "original_dim", "dtype", "scale", "shrunk", "reached", "tv_mean",
             "tv_worst", "stopped", "curve", "baseline", "seconds", "settings",
         )  # fmt: skip
-        own |= {"mask": None if self.mask is None else mask_text(self.mask)}
+        own["mask"] = None if self.mask is None else mask_text(self.mask)
         return plain_dict({**own, "comparison": self.comparison.to_dict()})
 
     def _facts(self) -> dict[str, str]:

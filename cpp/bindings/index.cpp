@@ -63,7 +63,8 @@ py::tuple judge_index_of(const LogitArrays& passage, const py::array& maps,
     judged = judge_index(source, at, options, keys, run);
   }
   return py::make_tuple(array_of(judged.kept), array_of(judged.free), array_of(judged.found),
-                        array_of(judged.exact), array_of(judged.recall), array_of(judged.heaviest));
+                        array_of(judged.exact), array_of(judged.recall), array_of(judged.heaviest),
+                        array_of(judged.seen));
 }
 
 Array<double> gained_mass_of(const LogitArrays& passage, const py::array& maps,
@@ -120,12 +121,18 @@ py::tuple index_numbers_of(const LogitArrays& passage, const py::array& maps,
   return py::make_tuple(array_of(numbers.queries), array_of(numbers.keys));
 }
 
-// Rounded rows and their scales.
-py::tuple round_rows(const py::array& x, const std::string& dtype) {
-  Matrix<float> rounded = one_head<float>(x, "x")[0];
+// What is stored of keys of shape (key heads, m, D), and the scales of the rows.
+py::tuple map_keys_of(const py::array& keys, const py::array& maps, const std::string& dtype) {
+  Matrix<float> mapped;
   Vector<float> scales;
-  IndexFormat(dtype).round(rounded, scales);
-  return py::make_tuple(array_of(rounded), array_of(scales));
+  const Heads<float> own = heads_of<float>(keys, "K");
+  const Matrix<float> at = maps_of(maps);
+  if (own.count * own.cols != at.rows()) throw InputError("maps must have rows for each key head");
+  {
+    const py::gil_scoped_release release;
+    map_keys(own, at, IndexFormat(dtype), mapped, scales);
+  }
+  return py::make_tuple(array_of(mapped), array_of(scales));
 }
 
 }  // namespace
@@ -166,7 +173,8 @@ void bind_index(py::module_& m) {
   // The rounded queries, of one head below the other in the form "sum", and keys.
   m.def("index_numbers", &index_numbers_of, Standard(), py::arg("passage"), py::arg("maps"),
         py::arg("options"), py::arg("threads"));
-  m.def("round_index_rows", &round_rows, Standard(), py::arg("x"), py::arg("dtype"));
+  m.def("map_index_keys", &map_keys_of, Standard(), py::arg("keys"), py::arg("maps"),
+        py::arg("dtype"));
 }
 
 }  // namespace headfit::python

@@ -239,6 +239,11 @@ TEST(what_is_found_are_the_best_keys) {
     std::vector<Column> found(static_cast<std::size_t>(p.n * keys));
     select_keys(p.source(), maps, options, keys, found.data(), Run{1, {}});
     const IndexJudgement judged = judge_index(p.source(), maps, options, keys, Run{2, {}});
+    const Index fewer = options.kept.count() - 1;
+    CHECK_THROWS(InputError, "keys must be at least",
+                 select_keys(p.source(), maps, options, fewer, found.data(), Run{1, {}}));
+    CHECK_THROWS(InputError, "keys must be at least",
+                 judge_index(p.source(), maps, options, fewer, Run{1, {}}));
     std::vector<Column> both = found;  // and the first keys of each row, masked ones among them
     for (Index i = 0; i < p.n * keys; ++i) both.push_back(static_cast<Column>(i % keys));
     const Vector<double> gained = gained_mass(p.source(), maps, options, keys, both, Run{2, {}});

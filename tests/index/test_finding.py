@@ -182,9 +182,9 @@ def quality(found: Any, given: Any, keys: int = KEYS) -> dict[str, Any]:
             rows.append([
                 max(0, i + allowed.shape[1] - len(allowed)), p[i, kept].sum(),
                 p[i, [*kept, *mine]].sum(), p[i, [*kept, *exact]].sum(),
-                np.isin(exact, mine).mean(), exact[0] in mine,
+                np.isin(exact, mine).mean(), exact[0] in mine, 1 - p[i].sum(),
             ])  # fmt: skip
-    place, kept, mine, exact, recall, heaviest = np.array(rows).T
+    place, kept, mine, exact, recall, heaviest, sink = np.array(rows).T
     share, last = mine / exact, max(allowed.shape[1] for *_, allowed in given)
     part = place * 8 // last
     return {
@@ -192,7 +192,7 @@ def quality(found: Any, given: Any, keys: int = KEYS) -> dict[str, Any]:
         "kept_mass": kept.mean(), "share_mean": share.mean(),
         "share_05": np.percentile(share, 5), "share_01": np.percentile(share, 1),
         "share_worst": share.min(), "gain": (mine - kept).sum() / (exact - kept).sum(),
-        "recall": recall.mean(), "heaviest": heaviest.mean(), "kl": -np.log(mine).mean(),
+        "recall": recall.mean(), "heaviest": heaviest.mean(), "kl": -np.log(mine + sink).mean(),
         "share_by_position": [
             share[part == x].mean() if (part == x).any() else np.nan for x in range(8)
         ],
@@ -238,6 +238,7 @@ def test_what_is_certified_is_what_is_selected(
     core = hf.Attention(np.float32(q), np.float32(k)).core
     numbers = _core.index_numbers(core, *found._for_core, 1)
     maps = found.P_q if heads else found.P_q[0]
+    np.testing.assert_array_equal(numbers[1], (np.multiply(*map(np.transpose, found.store(k)))).T)
     mapped = q @ maps if heads is None else (q @ maps).sum(axis=0)
     if form == "sum":
         mapped = (q @ maps).reshape(-1, DIM)
@@ -386,5 +387,10 @@ def test_other_bad_arguments() -> None:
     for bad in (K3 * np.nan, 1e300 * (1 + abs(K3)), np.full((2, D), 3e38)):
         with pytest.raises(NonFiniteError, match="K"):
             replace(found, P_k=abs(found.P_k)).store(bad)
+    for which, (q, k) in {"Q @ P_q": (1e38, 1), "K @ P_k": (1, 1e38)}.items():
+        ones = np.ones_like(found.P_q), 4 * np.ones_like(found.P_k)
+        large = replace(found, P_q=4 * ones[0], P_k=ones[1])
+        with pytest.raises(NonFiniteError, match=f"{which} must be finite; got inf"):
+            large.scores(q * np.ones_like(Q3), k * np.ones_like(K3))
     with pytest.raises(InputError, match="num_threads must"):
         found.select(Q3, K3, num_threads=0)

@@ -238,10 +238,13 @@ def test_a_mass_with_heads_of_any_size(size: int, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr("headfit._index.index.SIZES", (1, 2))
     drawn = [*map(tuple, RNG(0).normal(size=(3, 2, 30, size)))]
     settings = {**QUICK, "dim": None, "effort": 0, "dtype": "int4"}
-    assert hf.index(drawn, **settings, mass=1 - 1e-12).dim == size
+    with pytest.warns(UserWarning, match=f"mass=1 is not reached: all {size} numbers in int4"):
+        assert hf.index(drawn, **settings, mass=1 - 1e-12).dim == size
     assert hf.index(drawn, **settings, mass=0.01).dim == 1
     wider = [*map(tuple, RNG(0).normal(size=(3, 2, 30, size + 2)))]
-    found = hf.index({"a": drawn, "b": wider}, **settings, mass=1 - 1e-12)
+    with pytest.warns(UserWarning, match="passages of '[ab]': mass=1 is not reached") as told:
+        found = hf.index({"a": drawn, "b": wider}, **settings, mass=1 - 1e-12)
+    assert len(told) == 2
     assert (found["a"].dim, found["b"].dim) == (size, size + 2)
 
 
@@ -427,7 +430,7 @@ STACK = np.stack([MASK, ~MASK])[:, :36, :36]
         ({"form": "mean"}, "form must"),
         ({"length": 45, "rotated": ROPE}, "length must be an integer of at least 46; got 45"),
         ({"length": 60}, "length must go with rotary positions"),
-        ({"mass": 0.9, "dim": None, "keys": 60}, "mass needs passages with rows that see more"),
+        ({"mass": 0.9, "dim": None, "keys": 60}, "mass needs rows that see more"),
         ({"length": 2**40, "rotated": ROPE}, "length"),
         ({"rotated": "alibi"}, "rotated must be a rotary position"),
         ({"held_out": 1}, "held_out must"),
@@ -491,6 +494,23 @@ def test_passages_with_padding_keys_alone_add_nothing() -> None:
         padded = [*some[:3], hf.Attention(q, k, key_lengths=0), *some[3:]]
         index = hf.index(padded, **{**QUICK, "effort": 2}, rng=seed)
         assert np.isfinite(index.P_k).all()
+
+
+def test_passages_without_free_keys_do_not_choose() -> None:
+    few, some = [(q[:6], k[:6]) for q, k in pairs()], of(pairs(6))
+    settings = {**QUICK, "validation": 0.5, "held_out": 0.2, "window": 5, "first": 1, "keys": 12}
+    got = hf.index(some, **settings)
+    short = [of(few)[i] if i == got.validation[0] else x for i, x in enumerate(some)]
+    assert 0.5 * got.start_loss < hf.index(short, **settings).start_loss < 2 * got.start_loss
+    short = [of(few)[i] if i in got.validation else x for i, x in enumerate(some)]
+    with pytest.raises(InputError, match="no row of the passages that choose sees a key besides"):
+        hf.index(short, **settings)
+
+
+def test_heads_of_fewer_than_8_numbers() -> None:
+    drawn = [*map(tuple, RNG(0).normal(size=(3, 2, 30, 5)))]
+    found = hf.index({"a": drawn, "b": of()}, **{**QUICK, "dim": None})
+    assert (found["a"].dim, found["b"].dim) == (5, 8)
 
 
 def test_huge_keys_leave_the_start() -> None:

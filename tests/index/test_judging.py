@@ -178,7 +178,8 @@ def test_bad_arguments() -> None:
         ({"curve_dims": (0,)}, "curve_dims must"),
         ({"curve_keys": (WINDOW + FIRST,)}, "curve_keys must be an integer of at least 7"),
         ({"curve_keys": (7.5,)}, "curve_keys must"),
-        ({"curve_keys": (10,)}, "curve_keys and curve_dtypes must go with curve_dims"),
+        ({"curve_keys": (10,)}, "curve_dims, curve_keys and curve_dtypes must not be"),
+        ({"curve_dims": (2,), "curve_keys": ()}, "curve_dims, curve_keys and curve_dtypes must"),
         ({"curve_dtypes": 3}, "curve_dtypes must be 'float32' or"),
         ({"curve_dtypes": ("int4", "int3")}, "curve_dtypes must be 'float32' or"),
     ):
@@ -256,6 +257,15 @@ def test_what_cannot_be_shared() -> None:
         found().sharing(list(given.values()))
     with pytest.raises(InputError, match="keys must"):
         found().sharing(given, keys=6)
+    wider = {name: replace(x, window=9) for name, x in found().heads.items() if name[0] == "third"}
+    mixed = hf.results.Indexes({**found().heads, **wider}, 0.0)
+    with pytest.raises(InputError, match="keys must be"):
+        mixed.sharing(given, keys=WINDOW + FIRST + 1)
+    unlike = {name: replace(x, keys=20 + x.window) for name, x in mixed.heads.items()}
+    mixed = replace(mixed, heads=unlike)
+    with pytest.raises(InputError, match="keys must be given where the indexes have different"):
+        mixed.sharing(given)
+    assert mixed.sharing(given, keys=40).gain.shape == (3, 3)
     heads = dict(found().heads)
     for names in (
         [1, 2],

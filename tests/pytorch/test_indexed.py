@@ -167,13 +167,13 @@ def test_bad_input():
     ):
         model(x)
     with (
-        pytest.raises(InputError, match="has 2 key heads"),
+        pytest.raises(InputError, match="model has 2 key heads, not 3"),
         hf.torch.indexed(model, {("model", 2): index}),
     ):
         model(x)
     other = dataclasses.replace(index, P_q=index.P_q[:1])
     with (
-        pytest.raises(InputError, match="Q must have"),
+        pytest.raises(InputError, match="model: Q must have"),
         hf.torch.indexed(model, {("model", 0): other}),
     ):
         model(x)

@@ -57,17 +57,6 @@ class MeasureFold : public UnitFold<T> {
   Vector<T> received_;
 };
 
-// Whether a query head of the passage may attend to a key.
-template <class T>
-bool has_key(const LogitSource<T>& passage, Index key) {
-  const Mask& mask = passage.mask;
-  for (Index h = 0; h < passage.q.count; ++h) {
-    const bool padding = mask.key_lengths && key >= mask.key_lengths[h];
-    if (!padding && mask.has_key(h, key)) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 Measured Measured::zero(Index heads, Index dim) {
@@ -103,7 +92,7 @@ Matrix<T> centred_keys(const LogitSource<T>& passage) {
   Vector<double> sum = Vector<double>::Zero(keys.cols());
   Index count = 0;
   for (Index c = 0; c < keys.rows(); ++c) {
-    if (has_key(passage, c)) {
+    if (passage.has_key(c)) {
       sum += keys.row(c).transpose().template cast<double>();
       ++count;
     } else {
@@ -113,23 +102,18 @@ Matrix<T> centred_keys(const LogitSource<T>& passage) {
   if (passage.sinks || count == 0) return keys;
   const Vector<T> mean = (sum / static_cast<double>(count)).template cast<T>();
   for (Index c = 0; c < keys.rows(); ++c) {
-    if (has_key(passage, c)) keys.row(c) -= mean.transpose();
+    if (passage.has_key(c)) keys.row(c) -= mean.transpose();
   }
   return keys;
 }
 
 template <class T>
 void add_keys(const LogitSource<T>& passage, KeyMoments& sums) {
-  Matrix<double> keys(passage.k.rows, passage.k.cols);
-  Index count = 0;
-  for (Index c = 0; c < passage.k.rows; ++c) {
-    if (has_key(passage, c)) keys.row(count++) = passage.k[0].row(c).template cast<double>();
-  }
-  keys.conservativeResize(count, Eigen::NoChange);
+  Matrix<double> keys = without_padding(passage, passage.k[0]).template cast<double>();
   add_moments<double>(keys, keys, sums.plain);
-  if (count > 0) keys.rowwise() -= keys.colwise().mean().eval();
+  if (keys.rows() > 0) keys.rowwise() -= keys.colwise().mean().eval();
   add_moments<double>(keys, keys, sums.centred);
-  sums.keys += count;
+  sums.keys += keys.rows();
 }
 
 template <class T>

@@ -42,6 +42,12 @@ class GroupDescent {
       set_gradient(maps.all, gradient.all);
     };
     const double start = judge(start_);
+    if (std::isnan(start)) {
+      throw InputError(
+          "no row of the passages that choose sees a key besides the first and the last ones, "
+          "which "
+          "are kept anyway");
+    }
     const auto best =
         descent::best_by_adam<StackedMaps>({start_, start}, units(),
                                            {settings_.steps, largest_rate, warm_up, look_every},
@@ -83,9 +89,11 @@ class GroupDescent {
     StackedMaps unit = start_;
     const LogitSource<float>& first = given_.passages[0];
     for (Index h = 0; h < first.q.count + first.k.count; ++h) {
-      const MatrixView<float> x = h < first.q.count ? first.q[h] : first.k[h - first.q.count];
+      const Matrix<float> x =
+          h < first.q.count ? first.q[h] : without_padding(first, first.k[h - first.q.count]);
       const Eigen::ArrayXd squares = x.cast<double>().colwise().squaredNorm().transpose();
-      Eigen::ArrayXf spread = (squares / static_cast<double>(x.rows())).sqrt().cast<float>();
+      const auto count = static_cast<double>(std::max<Index>(1, x.rows()));
+      Eigen::ArrayXf spread = (squares / count).sqrt().cast<float>();
       spread = spread.max(0.1f * spread.mean()) + std::numeric_limits<float>::min();
       auto own = unit.all.middleRows(h * size_, size_);
       const Matrix<float> weighed = spread.matrix().asDiagonal() * own;
@@ -94,7 +102,8 @@ class GroupDescent {
     return unit;
   }
 
-  // Passages where they are, and moved as far as they may be.
+  // The mean over passages where they are, and moved as far as they may be. NaN where none has a row
+  // with free keys.
   double validated(const StackedMaps& maps) {
     double sum = 0;
     Index count = 0;
@@ -104,7 +113,10 @@ class GroupDescent {
       const std::vector<Index>& rows = samples_.even(settings_.validated_rows, passage.q.rows);
       for (Index moved = 0; moved <= given_.reach; moved += std::max<Index>(1, given_.reach)) {
         checkpoint();
-        sum += loss_.evaluate(passage, moved_by(maps.all, moved, true), options_, rows, nullptr);
+        const double loss =
+            loss_.evaluate(passage, moved_by(maps.all, moved, true), options_, rows, nullptr);
+        if (std::isnan(loss)) continue;
+        sum += loss;
         ++count;
       }
     }

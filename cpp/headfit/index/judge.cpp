@@ -34,6 +34,13 @@ class BestKeys {
   std::vector<Index> columns_;
 };
 
+// How many keys a row attends to besides those that are kept anyway, of `keys` in all.
+Index free_count(const IndexOptions& options, Index keys) {
+  const Index free = keys - options.kept.count();
+  if (free < 0) throw InputError("keys must be at least first + window, which are kept anyway");
+  return free;
+}
+
 void check_call(const LogitSource<float>& passage, const Matrix<float>& maps) {
   check_index_passage(passage);
   if (maps.rows() != map_rows(passage)) {
@@ -78,10 +85,10 @@ void for_scored_rows(const LogitSource<float>& passage, const Matrix<float>& map
 
 IndexJudgement judge_index(const LogitSource<float>& passage, const Matrix<float>& maps,
                            const IndexOptions& options, Index keys, const Run& run) {
-  const Index most = std::max<Index>(0, keys - options.kept.count());
+  const Index most = free_count(options, keys);
   IndexJudgement judged;
   for (Vector<double>* x : {&judged.kept, &judged.free, &judged.found, &judged.exact,
-                            &judged.recall, &judged.heaviest}) {
+                            &judged.recall, &judged.heaviest, &judged.seen}) {
     x->setZero(passage.row_count());
   }
   for_scored_rows(passage, maps, options, true, run, [&] {
@@ -106,6 +113,7 @@ IndexJudgement judge_index(const LogitSource<float>& passage, const Matrix<float
       const auto hits = static_cast<double>(std::ranges::count_if(exact, is_hit));
       judged.recall[row] = exact.empty() ? 1 : hits / static_cast<double>(exact.size());
       judged.heaviest[row] = exact.empty() || is_hit(exact[0]);
+      judged.seen[row] = Eigen::Map<const Eigen::ArrayXf>(p, passage.k.rows).cast<double>().sum();
     };
   });
   return judged;
@@ -114,7 +122,7 @@ IndexJudgement judge_index(const LogitSource<float>& passage, const Matrix<float
 Vector<double> gained_mass(const LogitSource<float>& passage, const Matrix<float>& maps,
                            const IndexOptions& options, Index keys,
                            std::span<const Column> selections, const Run& run) {
-  const Index most = std::max<Index>(0, keys - options.kept.count());
+  const Index most = free_count(options, keys);
   const Index rows = passage.row_count(), size = static_cast<Index>(selections.size());
   const Index count = rows * keys > 0 ? size / (rows * keys) : 0;
   const auto is_bad = [&](Column c) { return c < -1 || c >= passage.k.rows; };
@@ -141,7 +149,7 @@ Vector<double> gained_mass(const LogitSource<float>& passage, const Matrix<float
 
 void select_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
                  const IndexOptions& options, Index keys, Column* out, const Run& run) {
-  const Index most = std::max<Index>(0, keys - options.kept.count());
+  const Index most = free_count(options, keys);
   for_scored_rows(passage, maps, options, false, run, [&] {
     return [&, best = BestKeys(), columns = std::vector<Index>()](Index row, const float* scores,
                                                                   const FreeKeys& free,

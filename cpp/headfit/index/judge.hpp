@@ -14,10 +14,12 @@ struct IndexJudgement {
   Vector<double> exact;  // the same, of the best by attention
   Vector<double> recall;  // the share of the best free keys by attention that were found
   Vector<double> heaviest;  // 1 where the heaviest free key was found, else 0
+  Vector<double> seen;  // the mass of all keys, which is 1 unless sinks take some
 };
 
-// Judges what an index finds of `keys` keys, those that are kept anyway included. Equal scores go to
-// the lower column.
+// Judges what an index finds of `keys` keys, first + window of which are those that are kept anyway,
+// even where a row sees fewer of these. Equal scores go to the lower column. An InputError is thrown
+// for fewer keys than are kept anyway, here and below.
 IndexJudgement judge_index(const LogitSource<float>& passage, const Matrix<float>& maps,
                            const IndexOptions& options, Index keys, const Run& run);
 
@@ -28,8 +30,8 @@ Vector<double> gained_mass(const LogitSource<float>& passage, const Matrix<float
                            const IndexOptions& options, Index keys,
                            std::span<const Column> selections, const Run& run);
 
-// Writes for each row the keys that it attends to, rising: those that are kept anyway and the best of
-// the others, `keys` in all. Remaining places get -1.
+// Writes for each row the keys that it attends to, rising: those that are kept anyway and the best
+// `keys` - first - window of the others. Remaining places get -1.
 void select_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
                  const IndexOptions& options, Index keys, Column* out, const Run& run);
 

@@ -31,7 +31,7 @@ double IndexLoss::evaluate(const LogitSource<float>& passage, const Matrix<float
     }
     if (gradient) add_gradient(count, *gradient);
   }
-  if (!(total.mass > 0)) return 0;
+  if (!(total.mass > 0)) return std::numeric_limits<double>::quiet_NaN();
   if (gradient) {
     const Index size = passage.k.cols;
     for (Index g = 0; g < passage.k.count; ++g) {

@@ -4,11 +4,31 @@
 
 #include "headfit/attention/attention.hpp"
 #include "headfit/base/linear_algebra.hpp"
+#include "headfit/logits/pack.hpp"
 
 namespace headfit {
 
 using index::hidden;
 using index::part_of;
+namespace {
+
+// Throws a NonFiniteError unless all numbers are finite; the rows of a head are below those of the
+// one before, and row_at tells where they lie.
+template <class RowAt>
+void check_mapped(const char* name, const Matrix<float>& x, Index heads, const RowAt& row_at) {
+  if (x.allFinite()) return;
+  const Index rows = x.rows() / heads;
+  for (Index i = 0; i < x.rows(); ++i) {
+    for (Index c = 0; c < x.cols(); ++c) {
+      if (!std::isfinite(x(i, c))) {
+        throw_nonfinite(name, i / rows, heads, row_at(i % rows), c, x(i, c));
+      }
+    }
+  }
+}
+
+}  // namespace
+
 FreeKeys FreeKeys::of(const float* logits, const ColumnRange& seen, Index position,
                       const KeptAnyway& kept) {
   Index first = seen.begin;
@@ -38,18 +58,23 @@ Index map_rows(const LogitSource<float>& passage) {
   return (passage.q.count + passage.k.count) * passage.q.cols;
 }
 
+void map_keys(const Heads<float>& keys, MatrixInput<float> maps, const IndexFormat& format,
+              Matrix<float>& mapped, Vector<float>& scales) {
+  mapped.setZero(keys.rows, maps.cols());
+  for (Index g = 0; g < keys.count; ++g) {
+    add_product<float>(keys[g], maps.middleRows(g * keys.cols, keys.cols), mapped);
+  }
+  check_mapped("K @ P_k", mapped, 1, [](Index row) { return row; });
+  format.round(mapped, scales);
+}
+
 void IndexProducts::open(const LogitSource<float>& passage, const Matrix<float>& maps,
                          const IndexOptions& options) {
   passage_ = passage;
   form_ = options.form;
   format_ = options.format;
-  const Index size = passage.q.cols;
-  query_maps_ = maps.topRows(passage.q.count * size);
-  multiply<float>(passage.k[0], maps.middleRows(passage.q.count * size, size), keys_);
-  for (Index g = 1; g < passage.k.count; ++g) {
-    add_product<float>(passage.k[g], maps.middleRows((passage.q.count + g) * size, size), keys_);
-  }
-  format_.round(keys_, scales_);
+  query_maps_ = maps.topRows(passage.q.count * passage.q.cols);
+  map_keys(passage.k, maps.bottomRows(passage.k.count * passage.q.cols), format_, keys_, scales_);
   originals_.resize(static_cast<std::size_t>(passage.q.count));
 }
 
@@ -67,6 +92,8 @@ void IndexProducts::map_queries(std::span<const Index> rows) {
     add_product<float>(original, query_maps_.middleRows(h * size, size),
                        queries_.middleRows(place, count_));
   }
+  check_mapped("Q @ P_q", queries_, heads(),
+               [&](Index r) { return rows[static_cast<std::size_t>(r)]; });
   format_.round(queries_, scales_);
 }
 

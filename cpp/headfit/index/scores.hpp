@@ -10,6 +10,7 @@
 #include <array>
 
 #include "headfit/attention/index_form.hpp"
+#include "headfit/base/linear_algebra.hpp"
 #include "headfit/index/format.hpp"
 #include "headfit/logits/source.hpp"
 
@@ -73,6 +74,12 @@ struct IndexOptions {
 void check_index_passage(const LogitSource<float>& passage);
 // The rows of the maps for all query heads and all key heads.
 Index map_rows(const LogitSource<float>& passage);
+
+// The products of keys with the maps of their key heads, one below the other, summed over key heads
+// and rounded to what an index stores; and the scales of the rows. Throws a NonFiniteError for what
+// overflows.
+void map_keys(const Heads<float>& keys, MatrixInput<float> maps, const IndexFormat& format,
+              Matrix<float>& mapped, Vector<float>& scales);
 
 // The products of an index for some rows at a time. Each thread has an object of its own.
 class IndexProducts {

@@ -137,6 +137,14 @@ struct LogitSource {
     const Offset* offsets = mask.sparse_offsets;
     return x.is_plain() && (is_small || (offsets && offsets[q.rows] * group < most_reads * x.rows));
   }
+  // Whether a key is no padding for at least one query head.
+  bool has_key(Index key) const {
+    for (Index h = 0; h < q.count; ++h) {
+      const bool padding = mask.key_lengths && key >= mask.key_lengths[h];
+      if (!padding && mask.has_key(h, key)) return true;
+    }
+    return false;
+  }
   // The logit that the rows of a head share in the denominator of the softmax; -inf for none. It is
   // rounded to T, as all logits are: a row may be shifted by it.
   double sink(Index head) const {
@@ -147,6 +155,18 @@ struct LogitSource {
   // Throws InputError unless the shapes fit each other and the numbers can be used.
   void validate() const;
 };
+
+// The rows of a matrix that belong to the keys of a source, without those of padding.
+template <class T, class Rows>
+Matrix<T> without_padding(const LogitSource<T>& source, const Rows& of_keys) {
+  Matrix<T> rows = of_keys;
+  Index count = 0;
+  for (Index j = 0; j < of_keys.rows(); ++j) {
+    if (source.has_key(j)) rows.row(count++) = of_keys.row(j);
+  }
+  rows.conservativeResize(count, Eigen::NoChange);
+  return rows;
+}
 
 // One query head of a source, with its key head.
 template <class T>

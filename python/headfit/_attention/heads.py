@@ -19,6 +19,16 @@ from headfit._base.types import FloatArray
 from headfit.errors import InputError, input_errors
 
 
+def existing_keys(attention: Attention) -> NDArray[np.bool_]:
+    """Return which keys are no padding for at least one head."""
+    exist = np.ones(attention.m, bool)
+    if attention.key_mask is not None:
+        exist &= attention.key_mask.reshape(-1, attention.m).any(axis=0)
+    if attention.key_lengths is not None:
+        exist[np.max(attention.key_lengths) :] = False
+    return exist
+
+
 def single_heads(attention: Attention) -> list[Attention]:
     """Return the heads of a stack in order; each computes the bits that the stack computes.
 

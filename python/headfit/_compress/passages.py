@@ -292,11 +292,11 @@ def common_rotary(passages: Sequence[Attention], rotated: Any) -> Rotary | None:
 def checked_length(length: Any, passages: Sequence[Attention], rotary: Rotary | None) -> int:
     """Return up to how many tokens passages are moved: twice their longest if nobody says."""
     longest = max(a.m for a in passages)
+    if length is None:
+        return longest if rotary is None else 2 * longest
     if rotary is None:
-        if length is not None:
-            raise InputError("length must go with rotary positions, which are moved up to it")
-        return longest
-    return 2 * longest if length is None else as_count(length, "length", longest)
+        raise InputError("length must go with rotary positions, which are moved up to it")
+    return as_count(length, "length", longest)
 
 
 def warn_beyond(count: int, length: int, is_rotary: bool, levels: int) -> None:

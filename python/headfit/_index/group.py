@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
+from headfit._attention.heads import existing_keys
 from headfit._base.machine import require_memory
 from headfit._base.positions import as_rotary, turn
 from headfit._compress.free_maps import ClosedForm, Moment
@@ -29,16 +30,6 @@ def of_one_group(attention: Attention, place: int) -> Attention:
                 f"{name} must be one for all query heads; passage {place} has one for each"
             )
     return with_shared_keys(attention, place, of_layer=True)
-
-
-def _seen(attention: Attention) -> NDArray[np.bool_]:
-    """Return which keys are no padding."""
-    seen = np.ones(attention.m, bool)
-    if attention.key_mask is not None:
-        seen &= attention.key_mask.reshape(-1, attention.m)[0]
-    if attention.key_lengths is not None:
-        seen[np.ravel(attention.key_lengths)[0] :] = False
-    return seen
 
 
 class Group(Passages):
@@ -67,10 +58,12 @@ class Group(Passages):
             self.fitted, turned.table, turned.halves, self.reach, self.parts.validation.size
         )
 
-    def closed_forms(self) -> tuple[ClosedForm, Moment]:
-        """Return KQ-SVD with keys centred within passages, and the second moment of the keys.
+    def closed_forms(self, form: str) -> dict[str, NDArray[np.float32]]:
+        """Return maps of every size: of each these are the first columns.
 
-        Moments are averaged over moves of the positions.
+        KQ-SVD with keys centred within passages, and Loki's components of the keys. Second moments
+        are averaged over moves of the positions. For the form "dot" products are the mean of those
+        of the query heads.
         """
         queries = np.zeros((self.heads, self.dim, self.dim))
         keys = np.zeros((2, self.width, self.width))
@@ -78,13 +71,20 @@ class Group(Passages):
             q, k = (x.astype(np.float64) for x in passage.stored)
             q, k = q.reshape(self.heads, -1, self.dim), k.reshape(self.key_heads, -1, self.dim)
             queries += np.swapaxes(q, 1, 2) @ q / q.shape[1]
-            k = np.hstack([*k[:, _seen(passage)]])
+            k = np.hstack([*k[:, existing_keys(passage)]])
             count = max(1, len(k))  # a passage may have padding keys alone
             keys[0] += k.T @ k / count
             k -= k.sum(axis=0) / count
             keys[1] += k.T @ k / count
         plain, centred = self._averaged(keys)
-        return ClosedForm.of([*self._averaged(queries)], centred), plain
+        scale = self.scale / (self.heads if form == "dot" else 1)
+        # The part of a key that each query head reads.
+        of_key_heads = np.eye(self.width).reshape(self.key_heads, self.dim, self.width)
+        read = [*np.repeat(scale * of_key_heads, self.heads // self.key_heads, axis=0)]
+        components = np.linalg.eigh(plain)[1][:, ::-1]
+        loki = np.vstack([x @ components for x in read] + [components])
+        kq = ClosedForm.of([*self._averaged(queries)], centred).maps(read, self.width)
+        return {"kq-svd": kq.astype(np.float32), "loki": loki.astype(np.float32)}
 
     def _averaged(self, moments: Moment) -> Moment:
         """Return the means of second moments over moves, which turn all key heads alike."""
@@ -98,20 +98,3 @@ class Group(Passages):
             turned = turn(unit, np.cos(angles), np.sin(angles), self.rotary.halves, unit.copy())
             mean += turned.T @ blocks @ turned / MOVES
         return mean.swapaxes(2, 3).reshape(moments.shape)
-
-    def starts(
-        self, closed: tuple[ClosedForm, Moment], dim: int, form: str
-    ) -> dict[str, NDArray[np.float32]]:
-        """Return the closed forms of a size: KQ-SVD, and Loki's components of the keys.
-
-        For the form "dot" products are the mean of those of the query heads.
-        """
-        kq_svd, moment = closed
-        scale = self.scale / (self.heads if form == "dot" else 1)
-        # The part of a key that each query head reads.
-        of_key_heads = np.eye(self.width).reshape(self.key_heads, self.dim, self.width)
-        read = [*np.repeat(scale * of_key_heads, self.heads // self.key_heads, axis=0)]
-        keys = np.linalg.eigh(moment)[1][:, : -dim - 1 : -1]
-        loki = np.vstack([x @ keys for x in read] + [keys])
-        kq = kq_svd.maps(read, dim)
-        return {"kq-svd": kq.astype(np.float32), "loki": loki.astype(np.float32)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headfit import _core
-from headfit._base.arguments import LARGEST, as_choice, as_count, check_between
+from headfit._base.arguments import LARGEST, as_choice, as_count, check_between, shown
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import PositionLike, Seed
 from headfit._compress.maps import split
@@ -68,10 +69,11 @@ def index(
         ``heads.passages()`` of a capture for its key heads, ``heads.layer_passages()`` for its
         layers. Masks and sinks are those of each `Attention`.
     dim : int, optional
-        The numbers d of a key. 8 where neither `dim` nor `mass` is given.
+        The numbers d of a key. 8, or all of a smaller key, where neither `dim` nor `mass` is given.
     mass : float in (0, 1), optional
         In place of `dim`: the smallest of some sizes with which the keys found have this share of
-        the attention that the best keys have, in the mean over rows of the passages that choose.
+        the attention that the best keys have, in the mean over rows of the passages that choose. A
+        warning tells where not even the largest has.
     keys : int, default 64
         How many keys a row attends to, with those that are kept anyway. Only the choice of a size
         and what is reported depend on it.
@@ -141,7 +143,7 @@ def index(
     texts that the index is for, since keys further away than any of theirs are not fitted.
 
     A step costs O(rows m heads D) time, whatever the mask leaves within the range of a row. The
-    start costs O(heads D W^2) time for each size, with W the numbers of a key, of all its heads.
+    start costs O(heads D W^2) time, with W the numbers of a key, of all its heads.
     Memory is that of the passages, and O(heads (n d + 64 m)) for each thread.
 
     Examples
@@ -161,7 +163,6 @@ def index(
     if dim is not None and mass is not None:
         raise InputError("dim must not be given beside mass, which decides it")
     bound = None if mass is None else check_between(mass, "mass", 0, 1)
-    dim = 8 if dim is None else dim
     window, first = as_count(window, "window", 1), as_count(first, "first", 0)
     least = window + first + 1
     keys = as_count(keys, "keys", least)
@@ -174,32 +175,33 @@ def index(
     kinds = np.ravel(np.array(dtype if curve_dtypes is None else curve_dtypes, object)).tolist()
     dtypes = [as_choice(kind, "curve_dtypes", tuple(DTYPES)) for kind in kinds]
     dims = checked_sizes(curve_dims, "curve_dims", LARGEST)
-    if not dims and (curve_keys is not None or curve_dtypes is not None):
-        raise InputError("curve_keys and curve_dtypes must go with curve_dims")
+    places = [(size, kind, count) for kind in dtypes for size in dims for count in counts]
+    if not places and (dims or curve_keys is not None or curve_dtypes is not None):
+        raise InputError("curve_dims, curve_keys and curve_dtypes must not be empty beside another")
 
     def checked(own: Any) -> Group:
         given = [of_one_group(a, i) for i, a in enumerate(given_alone(own))]
         group = Group.divided(given, rotated, length, shares, running.seed)
-        if bound is None:
+        if dim is not None:
             as_count(dim, "dim", 1, group.width)
         checked_sizes(curve_dims, "curve_dims", group.width)
         return group
 
     groups = of_each(passages, "passages of", checked)
-    closed = {name: group.closed_forms() for name, group in groups.items()}
+    closed = {name: group.closed_forms(form) for name, group in groups.items()}
     cores = {name: group.core() for name, group in groups.items()}
 
     # The last size is tried where no smaller one suffices.
     sizes = (*SIZES, max(group.width for group in groups.values()))
-    tried = [(x, dtype) for x in ((as_count(dim, "dim", 1),) if bound is None else sizes)]
-    places = [(size, kind, count) for kind in dtypes for size in dims for count in counts]
+    tried = [(x, dtype) for x in ((8 if dim is None else int(dim),) if bound is None else sizes)]
     found: dict[Any, Index] = {}
     curves: dict[Any, dict[tuple[int, str, int], Index]] = {name: {} for name in groups}
     for size, kind in dict.fromkeys([*tried, *(at[:2] for at in places)]):
         counted = [at[2] for at in places if at[:2] == (size, kind)]
         left = [name for name in groups if counted or name not in found]
         starts = [
-            groups[name].starts(closed[name], min(size, groups[name].width), form) for name in left
+            {way: np.ascontiguousarray(maps[:, :size]) for way, maps in closed[name].items()}
+            for name in left
         ]
         done = None if callback is None else lambda at, loss, n=left: callback(n[at], loss)
         fits = _core.fit_indexes(
@@ -208,10 +210,10 @@ def index(
         )  # fmt: skip
         for name, start, (maps, start_loss, loss, seconds) in zip(left, starts, fits, strict=True):
             group = groups[name]
-            p_q, p_k = split(maps, group.heads, group.key_heads)
             result = Index(
-                p_q, p_k, form, kind, keys, window, first, group.length, group.position,
-                **vars(group.parts), start_loss=start_loss, loss=loss, seconds=seconds,
+                *split(maps, group.heads, group.key_heads), form, kind, keys, window, first,
+                group.length, group.position, **vars(group.parts),
+                start_loss=start_loss, loss=loss, seconds=seconds,
             )  # fmt: skip
             for count in counted:
                 curves[name][size, kind, count] = _judged(
@@ -219,14 +221,16 @@ def index(
                 )
             if name in found:
                 continue
-            if bound is not None and size < group.width:
+            if bound is not None:
                 quality = result.judge(group.part(group.parts.choosing))
+                of = "passages" if name is None else f"passages of {shown(name)}"
                 if not quality.rows:
-                    raise InputError(
-                        f"mass needs passages with rows that see more than {keys} keys"
-                    )
+                    raise InputError(f"{of}: mass needs rows that see more than {keys} keys")
                 if quality.share_mean < bound:
-                    continue
+                    if size < group.width:
+                        continue
+                    reached = f"all {result.dim} numbers in {kind} reach {quality.share_mean:.6g}"
+                    warnings.warn(f"{of}: mass={bound:g} is not reached: {reached}", stacklevel=3)
             at_keys = curves[name].get((size, kind, keys))
             found[name] = at_keys or _judged(result, group, start, running.threads)
     for name, own in curves.items():

@@ -49,9 +49,10 @@ class Indexes(StoredByName[Index]):
         [(2, 'float8_e4m3fn', 20), (2, 'float8_e4m3fn', 30), ...]
         """
         own = {name: head.curve.points for name, head in self.heads.items() if head.curve}
-        at_all = next(iter(own.values()), ())
-        each = {at: {name: points[at] for name, points in own.items()} for at in at_all}
-        points = {at: IndexQualities.by_way(ways) for at, ways in each.items()}
+        first, *others = own.values() or [{}]
+        at_all = [at for at in first if all(at in x for x in others)]
+        each = [{name: points[at] for name, points in own.items()} for at in at_all]
+        points = dict(zip(at_all, map(IndexQualities.by_way, each), strict=True))
         return IndexCurve(points) if points else None
 
     def judge(
@@ -119,7 +120,10 @@ class Indexes(StoredByName[Index]):
         pairs = {(layer, head) for layer in layers for head in heads}
         if pairs != own.keys() or len(own) < len(self.heads):
             raise InputError("sharing needs names (layer, key head) of the same heads, or layers")
-        count, threads = own[layers[0], heads[0]]._count(keys), thread_count(num_threads)
+        count, *others = {index._count(keys) for index in own.values()}
+        if others:
+            raise InputError("keys must be given where the indexes have different ones")
+        threads = thread_count(num_threads)
 
         def selected(index: Index, given: Any) -> list[tuple[Attention, NDArray[np.int32]]]:
             read = [index._passage(x, None, {}, at) for at, x in enumerate(given_alone(given))]

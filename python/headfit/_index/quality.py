@@ -37,8 +37,8 @@ class IndexQuality(Figures, Shown):
     heaviest : float
         In how many rows the heaviest of these was found, as a share.
     kl : float
-        The mean of -log of the mass found: the KL divergence of attention to the keys found from
-        the whole, in nats.
+        The mean KL divergence of attention to the keys found from the whole, in nats: -log of the
+        mass found, or with sinks of what all keys that are not found leave.
     share_by_position : ndarray, shape (8,)
         The mean share in each eighth of the longest passage; NaN without rows.
     """
@@ -68,11 +68,11 @@ class IndexQuality(Figures, Shown):
         chosen = (columns[1] > keys) & (columns[3] > 0)
         if not chosen.any():
             return cls()
-        kept, _, found, exact, recall, heaviest = (column[chosen] for column in columns)
+        kept, _, found, exact, recall, heaviest, seen = (column[chosen] for column in columns)
         share, beyond = found / exact, (exact - kept).sum()
         low = np.quantile(share, (0.05, 0.01, 0)).tolist()
         with np.errstate(divide="ignore"):
-            kl = -np.log(found).mean()
+            kl = -np.log(found + np.maximum(1 - seen, 0)).mean()
         figures = {
             "mass": found.mean(), "exact_mass": exact.mean(), "kept_mass": kept.mean(),
             "share_mean": share.mean(), "share_05": low[0], "share_01": low[1],

@@ -117,10 +117,8 @@ class Index(FromPassages, Stored):
             shape = ", ".join(map(str, (*lead, "m", size)))
             raise InputError(f"K must have shape ({shape}); got {keys.shape}")
         check_finite(keys, "K in float32")
-        with np.errstate(over="ignore", invalid="ignore"):
-            mapped = np.sum(keys @ self.P_k, axis=tuple(range(len(lead))))
-        check_finite(mapped, "K @ P_k")
-        rounded, scales = _core.round_index_rows(mapped, self.dtype)
+        heads = np.ascontiguousarray(keys).reshape(-1, *keys.shape[-2:])
+        rounded, scales = _core.map_index_keys(heads, self.P_k.reshape(-1, self.dim), self.dtype)
         return rounded / scales[:, np.newaxis], scales
 
     @standard_arithmetic()
@@ -142,8 +140,9 @@ class Index(FromPassages, Stored):
         InputError, NonFiniteError
             For arguments that do not fit.
         """
-        core = self._passage(Q, K, options).core
-        return _core.score_keys(core, *self._for_core, thread_count(num_threads))
+        own = self._passage(Q, K, options)
+        require_memory(4 * own.n * own.m, "the scores of all keys")
+        return _core.score_keys(own.core, *self._for_core, thread_count(num_threads))
 
     @standard_arithmetic()
     def select(
@@ -162,7 +161,8 @@ class Index(FromPassages, Stored):
         Q, K, num_threads, **options
             As in `scores`.
         keys : int, optional
-            How many, with those that are kept anyway. That of the index when None.
+            How many: the first and the last ones, and the best `keys` - `first` - `window` of the
+            others. That of the index when None.
 
         Returns
         -------
@@ -191,9 +191,9 @@ class Index(FromPassages, Stored):
         """
         attention, count = self._passage(Q, K, options), self._count(keys)
         columns = self._select(attention, count, num_threads)
-        own: dict[str, Any] = {**vars(attention.options), "key_mask": None, "key_lengths": None}
-        own["mask"] = as_csr(columns, columns >= 0, attention.m)
-        return Attention(attention.Q, attention.K, **own)
+        mask = as_csr(columns, columns >= 0, attention.m)
+        alone = {"mask": mask, "key_mask": None, "key_lengths": None}
+        return Attention(attention.Q, attention.K, **{**vars(attention.options), **alone})
 
     @standard_arithmetic()
     def judge(

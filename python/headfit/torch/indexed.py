@@ -10,7 +10,7 @@ import torch
 from headfit._attention.of_rows import as_csr
 from headfit._base.arguments import thread_count
 from headfit._index.result import Index
-from headfit.errors import InputError
+from headfit.errors import InputError, input_errors
 from headfit.torch.call import Call, key_head
 from headfit.torch.capture import Recorder
 from headfit.torch.captured import CapturedHeads
@@ -121,14 +121,15 @@ class _Selecting(Recorder):
         batch, heads, n, _ = call.q.shape
         group, own = heads // call.k.shape[1], self.indexes[seen.layer]
         if not max(own) < call.k.shape[1]:
-            raise InputError(f"{seen.layer} has {call.k.shape[1]} key heads, not {max(own)}")
+            raise InputError(f"{seen.layer} has {call.k.shape[1]} key heads, not {max(own) + 1}")
         allowed = np.ones((batch, heads, n, keys), bool)
         if seen.causal:
             allowed &= np.tri(n, keys, call.k.shape[2] - n, dtype=bool)
         for b, passage, attention in call.entries():
             for at, index in own.items():
                 head = attention if at == ALL else key_head(attention, at)
-                columns = index.select(head, keys=self.keys, num_threads=self.threads)
+                with input_errors(seen.layer, InputError):
+                    columns = index.select(head, keys=self.keys, num_threads=self.threads)
                 chosen = as_csr(columns, columns >= 0, attention.m).toarray()
                 chosen[~chosen.any(axis=1)] = True  # the layer's own mask hides all of such a row
                 of_index = slice(None) if at == ALL else slice(at * group, (at + 1) * group)

@@ -266,9 +266,10 @@ TEST(tokens_are_stored_and_read) {
       }
     }
   }
-  TokenStore wrong{LatentFormat({2, 3, 1}), random_maps(3), stored_heads};
+  check_throws<InputError>(__FILE__, __LINE__, "must not rise", [] { LatentFormat({2, 3, 1}); });
+  TokenStore wrong{LatentFormat({2, 1}), random_maps(3), stored_heads};
   const auto check = [&] { wrong.check(); };
-  check_throws<InputError>(__FILE__, __LINE__, "belong together", check);  // bits that rise
+  check_throws<InputError>(__FILE__, __LINE__, "for each of the 3 latents", check);
   wrong = {LatentFormat(), random_maps(3), 3};
   check_throws<InputError>(__FILE__, __LINE__, "belong together", check);
   wrong = {LatentFormat({2, 2}), random_maps(3), 2};

@@ -224,6 +224,26 @@ def test_masks_sinks_and_softcaps(dense: bool) -> None:
         assert found.kl == pytest.approx(other.kl, rel=1e-3)
 
 
+@pytest.mark.parametrize("padding", ["key_mask", "key_lengths"])
+def test_padding_has_no_part_in_what_is_found(padding: str) -> None:
+    alone: dict[str, Any] = {"mask": None, "position": None}
+    cut = compressed([(q[:, :30], k[:, :30]) for q, k in passages()], alone, bytes=5)
+    exists = np.arange(45) < 30
+    hidden = {"key_mask": exists} if padding == "key_mask" else {"key_lengths": 30}
+    for size in (0.0, 100.0):
+        longer = [
+            (q[:, :30], np.hstack([k[:, :30], np.full((KEY_HEADS, 15, D), size, k.dtype)]))
+            for q, k in passages()
+        ]
+        found = compressed(longer, {**alone, **hidden}, bytes=5)
+        np.testing.assert_array_equal(found.bits, cut.bits)
+        np.testing.assert_allclose(found.encode, cut.encode, rtol=1e-3, atol=1e-4)
+        assert found.kl == pytest.approx(cut.kl, rel=1e-3)
+    nothing = [(q, k) for q, k in passages(3)]
+    empty = compressed(nothing, {"key_lengths": 0}, bytes=5, effort=2)
+    assert np.isfinite(empty.encode).all()
+
+
 def test_keys_that_do_not_vary() -> None:
     q = passages()[0][0]
     for value in (0.0, 3.0):

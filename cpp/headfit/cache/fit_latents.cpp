@@ -54,10 +54,10 @@ class LatentDescent {
   // `decode` and of the mean takes longer steps and its row of `encode` shorter ones, so that a descent
   // does not depend on the units of the keys.
   LatentMaps units(const LatentMaps& start) const {
-    const Matrix<float>& keys = loss_.keys(0);
+    const Matrix<float> keys = loss_.keys(0);
     const Matrix<float> about = keys.rowwise() - start.mean.row(0);
-    Eigen::ArrayXf spread =
-        about.colwise().norm().transpose().array() / std::sqrt(static_cast<float>(about.rows()));
+    const auto count = static_cast<float>(std::max<Index>(1, about.rows()));
+    Eigen::ArrayXf spread = about.colwise().norm().transpose().array() / std::sqrt(count);
     spread = spread.max(least_spread * spread.mean()) + std::numeric_limits<float>::min();
     LatentMaps size = start;
     const Matrix<float> encode = spread.matrix().asDiagonal() * start.encode;

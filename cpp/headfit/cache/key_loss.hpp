@@ -47,8 +47,10 @@ class KeyLoss {
   Index passages() const { return static_cast<Index>(passages_.size()); }
   Index rows(Index passage) const { return at(passage).queries.q.rows; }
   Index width() const { return at(0).keys.cols(); }
-  // The keys of a passage before their positions, a row for each token.
-  const Matrix<float>& keys(Index passage) const { return at(passage).keys; }
+  // The keys of a passage before their positions, a row for each token that is no padding.
+  Matrix<float> keys(Index passage) const {
+    return without_padding(at(passage).queries, at(passage).keys);
+  }
 
   // What evaluations keep from one to the next. Each thread has one of its own.
   struct Work {

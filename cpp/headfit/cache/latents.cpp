@@ -50,6 +50,7 @@ double normal_error(int bits) {
 }
 
 LatentFormat::LatentFormat(std::vector<int> bits) : bits_(std::move(bits)) {
+  if (!std::is_sorted(bits_.rbegin(), bits_.rend())) throw InputError("bits must not rise");
   reach_.resize(static_cast<Index>(bits_.size()));
   double sum = 0;
   for (std::size_t i = 0; i < bits_.size(); ++i) {

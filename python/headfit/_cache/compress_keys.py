@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import HeadLike
+from headfit._attention.heads import existing_keys
 from headfit._base.arguments import as_count, as_number, shown
 from headfit._base.calls import interruptible, standard_arithmetic
 from headfit._base.positions import Positions, turn
@@ -161,13 +162,10 @@ class _Layer(Passages):
     def core(self) -> Any:
         """Return the passages that are fitted, and after them those that choose."""
         positions = self.turns(max(a.m for a in self.attentions))
-        fitted = [_flat_keys(a.K, positions) for a in self.part(self.parts.calibration)]
+        fitted = self.part(self.parts.calibration)
+        of_keys = spectrum([_flat_keys(a.K, positions)[existing_keys(a)] for a in fitted])
         return _core.LayerPassages(
-            self.fitted,
-            positions.table,
-            positions.halves,
-            spectrum(fitted),
-            self.parts.validation.size,
+            self.fitted, positions.table, positions.halves, of_keys, self.parts.validation.size
         )
 
     def result(self, fit: Any, threads: int) -> CompressedKeys:
@@ -240,7 +238,7 @@ def spectrum(
     A token counts as much as its weight.
     """
     weights = [np.ones(len(x)) for x in tokens] if weights is None else weights
-    total = np.concatenate(weights).sum()
+    total: Any = np.concatenate(weights).sum() or 1.0
     mean = sum(w @ x for w, x in zip(weights, tokens, strict=True)) / total
     moment = np.zeros((len(mean), len(mean)))
     for w, x in zip(weights, tokens, strict=True):

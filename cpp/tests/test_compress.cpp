@@ -233,6 +233,23 @@ TEST(descent_goes_on_where_rounding_is_larger_than_the_loss) {
   CHECK(fit_maps<float>(loss, nullptr, options, Run{3, {}}).maps == one.maps);
 }
 
+// Where each row attends to one key alone, the covariance of what rows attend to is rounding.
+TEST(descent_of_sharp_heads_goes_on) {
+  auto problems = passages<float>({}, 0);
+  for (Problem<float>& p : problems) {
+    for (float& x : p.q.data) x *= 300;
+    for (float& x : p.k.data) x *= 300;
+  }
+  const auto views = sources(problems);
+  const CompressLoss<float> loss(views, Run{1, {}});
+  CompressOptions options;
+  options.start = random_maps(3, 4);
+  options.limits.max_steps = 200;
+  const CompressResult one = fit_maps<float>(loss, nullptr, options, Run{1, {}});
+  CHECK_THAT(one.history.back() < 1e-3 * one.history.front(), one.history.front(), " ",
+             one.history.back());
+}
+
 // The loss of a start is small enough here, until it is computed again with less rounding: that of
 // some starts is larger then.
 TEST(descent_makes_no_more_steps_than_it_may) {

@@ -32,12 +32,12 @@ class MapDescent {
         judge_(judge),
         options_(options),
         run_(run),
-        metric_(loss.moments()),
+        metric_(loss.moments(), loss.key_moments().centred),
         search_(options.start, memory, metric_) {}
 
   CompressResult run() {
+    search_.evaluate_here(evaluation());  // which checks the maps
     metric_.refresh(maps());
-    search_.evaluate_here(evaluation());
     result_.history.push_back(search_.value());
     result_.judged = std::numeric_limits<double>::infinity();
     for (Index step = 0; !finished(step);) {

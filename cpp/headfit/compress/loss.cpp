@@ -131,6 +131,7 @@ CompressLoss<T>::CompressLoss(std::span<const LogitSource<T>> passages, const Ru
   key_moments_.plain = key_moments_.centred = Matrix<double>::Zero(dim_, dim_);
   Index longest = 0;
   for (const LogitSource<T>& passage : passages) {
+    checkpoint();
     compress::check_passage(passage, passages[0]);
     compress::add_keys(passage, key_moments_);
     add_passage(passage);

@@ -8,18 +8,36 @@ namespace {
 // every step.
 constexpr double moment_damping = 1e-4;
 constexpr double map_damping = 1e-2;
+// Where every row attends to one key alone, the covariance of the keys that it attends to says nothing
+// of maps further away: then it gets this share of the covariance of all keys in place of the damping.
+constexpr double least_share = 1e-5;
+
+double mean_eigenvalue(const Matrix<double>& a) {
+  return a.trace() / static_cast<double>(std::max<Index>(1, a.rows()));
+}
 
 Factor factor(const Matrix<double>& a, double damping) {
-  Matrix<double> damped = a;
-  const double mean = a.trace() / static_cast<double>(std::max<Index>(1, a.rows()));
-  damped.diagonal().array() += std::max(damping * mean, std::numeric_limits<double>::min());
-  return Factor(damped);
+  const double mean = mean_eigenvalue(a);
+  const double noise = std::numeric_limits<double>::epsilon() * a.norm();
+  double added = std::max({std::numeric_limits<double>::min(), damping * mean, noise});
+  // Where attention is sharp, covariances are differences of large numbers: rounding may leave
+  // eigenvalues below zero, for which more is added.
+  for (;; added *= 10) {
+    Matrix<double> damped = a;
+    damped.diagonal().array() += added;
+    const Factor found(damped);
+    if (found.is_definite() || !(added < 1e300)) return found;
+  }
 }
 
 }  // namespace
 
-KroneckerMetric::KroneckerMetric(const CompressMoments& moments)
-    : moments_(moments), keys_(factor(moments.keys, moment_damping)) {
+KroneckerMetric::KroneckerMetric(const CompressMoments& moments, const Matrix<double>& all_keys)
+    : moments_(moments) {
+  const double least = least_share * mean_eigenvalue(all_keys);
+  const double added = least - moment_damping * mean_eigenvalue(moments.keys);
+  if (added > 0) moments_.keys.diagonal().array() += added;
+  keys_ = factor(moments_.keys, moment_damping);
   for (const Matrix<double>& queries : moments.queries) {
     queries_.push_back(factor(queries, moment_damping));
   }

@@ -12,14 +12,15 @@ namespace headfit::compress {
 // the smaller one.
 class KroneckerMetric {
  public:
-  explicit KroneckerMetric(const CompressMoments& moments);
+  // `all_keys` is the covariance of all keys, whether attended to or not.
+  KroneckerMetric(const CompressMoments& moments, const Matrix<double>& all_keys);
   // Takes the model at these maps.
   void refresh(const Matrix<double>& maps);
   // Turns a gradient into a step, in place: solves the linear system with the model.
   void apply(Matrix<double>& x) const;
 
  private:
-  const CompressMoments& moments_;
+  CompressMoments moments_;
   std::vector<Factor> queries_;
   Factor keys_, mapped_queries_, mapped_keys_;
 };

@@ -87,6 +87,12 @@ class LossFold : public WholeRows<T, Buffer<T>&> {
 
   // Turns the logits of row i into M, and the row of A into M - A; records the loss of the row.
   void settle(Index i, T* logits, T* weights, Index padded) {
+    if (!plan_.target.attends(i)) {  // whatever the mask shows it, it has no part in the loss
+      std::fill_n(logits, padded, T(0));
+      std::fill_n(weights, padded, T(0));
+      plan_.row_loss[i] = 0;
+      return;
+    }
     plan_.row_loss[i] = descent::to_difference(logits, weights, padded, plan_.target.entropy(i));
   }
 

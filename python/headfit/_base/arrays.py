@@ -60,9 +60,9 @@ def widened(array: NDArray[Any]) -> FloatArray:
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
-def blocks_of_rows(array: NDArray[Any], least: int = 1) -> Iterator[tuple[slice, FloatArray]]:
-    """Yield slices of rows of a matrix, of `least` rows or more, with their widened entries."""
-    step = max(least, BLOCK // max(1, array.shape[1]))
+def blocks_of_rows(array: NDArray[Any]) -> Iterator[tuple[slice, FloatArray]]:
+    """Yield slices of rows of a matrix, with their widened entries."""
+    step = max(1, BLOCK // max(1, array.shape[1]))
     for first in range(0, array.shape[0], step):
         rows = slice(first, first + step)
         yield rows, widened(array[rows])

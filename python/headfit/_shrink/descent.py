@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, TypedDict, cast
+from typing import Any, NamedTuple, Self, TypedDict
 
 import numpy as np
 
@@ -169,7 +169,8 @@ def truncated_svd(
     check_finite(k, "K")
     total = sum(block.sum(axis=0, dtype=np.float64) for _, block in blocks_of_rows(k))
     none, mean = np.zeros(q.shape[1]), total / k.shape[0]
-    q_factor, k_factor = _triangle(q, none) * attention.scale, _triangle(k, mean)
+    [q_factor], _, [k_factor] = _core.triangular_factors(attention.core, 0, 1, 1)
+    q_factor *= attention.scale
     with np.errstate(over="ignore", invalid="ignore"):
         square = q_factor @ k_factor.T
         if not np.isfinite(np.linalg.norm(square)):
@@ -185,15 +186,6 @@ def truncated_svd(
         _product(q, none, attention.scale * k_factor.T @ right[:rank].T / root, dim, dtype),
         _product(k, mean, q_factor.T @ left[:, :rank] / root, dim, dtype),
     )
-
-
-def _triangle(x: FloatArray, mean: FloatArray) -> FloatArray:
-    """Return the triangular factor of a stored matrix whose rows are centred."""
-    size = x.shape[1]
-    triangle: FloatArray = np.empty((0, size))
-    for _, block in blocks_of_rows(x, 4 * size):
-        triangle = cast("FloatArray", np.linalg.qr(np.vstack([triangle, block - mean]), mode="r"))
-    return triangle
 
 
 def _product(

@@ -170,13 +170,13 @@ def windows(
     """
     if tolerances is None or isinstance(tolerances, Tolerances):
         tolerances = [as_tolerances(tolerances)]
+    n = as_count(n, "n", 1, MOST_TOKENS)
     combinations = itertools.product(
         _listed(tolerances, "tolerances", as_tolerances),
         _listed(dims, "dims", _as_dim),
         _listed(bases, "bases", lambda base: check_between(base, "base", 1, math.inf)),
-        _listed(widths, "widths", lambda width: as_count(width, "widths", 1)),
+        _listed(widths, "widths", lambda width: as_count(width, "widths", 1, n)),
     )
-    n = as_count(n, "n", 1, MOST_TOKENS)
     return tuple(
         filter(width, n=n, causal=causal, dim=dim, base=base, tolerances=limits, max_norm=max_norm)
         for limits, dim, base, width in combinations

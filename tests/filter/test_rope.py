@@ -236,7 +236,8 @@ def test_given_frequencies_take_the_place_of_a_base():
     assert given_.norm == named.norm
     assert (given_.base, given_.dim) == (None, dim)
     head = given_.attention()
-    assert head.position is None
+    assert head.position is not None
+    np.testing.assert_array_equal(head.position[1], inv_freq)
     np.testing.assert_allclose(
         np.tril(np.exp(head.logits(num_threads=1))),
         np.tril(np.exp(named.attention().logits(num_threads=1))),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from headfit import patterns
-from headfit.errors import InputError, TargetError
+from headfit.errors import InputError, TargetError, TooLargeError
 
 POINTS = np.random.default_rng(5).standard_normal((40, 3))
 PATH_GRAPH = np.eye(7, k=1) + np.eye(7, k=-1)
@@ -163,6 +163,7 @@ def test_shared_arguments_are_checked(kind: str, name: str, value: object) -> No
         ("offsets", lambda: patterns.circulant(5, [0.5])),
         ("stride", lambda: patterns.strided(5, 0)),
         ("neighbors", lambda: patterns.strided(5, 2, neighbors=-1)),
+        ("gamma", lambda: patterns.band(5, 2, gamma=1e301)),
         ("size", lambda: patterns.block(5, 0)),
         ("neighbors", lambda: patterns.bigbird(5, -1, 0, 0)),
         ("n_global", lambda: patterns.bigbird(5, 1, 6, 0)),
@@ -198,6 +199,18 @@ def test_shared_arguments_are_checked(kind: str, name: str, value: object) -> No
 def test_bad_arguments_are_named(name: str, call: Callable[[], object]) -> None:
     with pytest.raises(InputError, match=f"^{name} must"):
         call()
+
+
+def test_weights_of_any_ratio_are_positive() -> None:
+    A = patterns.band(400, 150, gamma=1e300)
+    assert (A.data > 0).all()
+    np.testing.assert_allclose(A.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("boundary", ["clip", "wrap"])
+def test_a_band_beyond_the_memory_is_refused_before_its_offsets_are_made(boundary: str) -> None:
+    with pytest.raises(TooLargeError, match="a pattern of n = 1000000000 tokens"):
+        patterns.band(10**9, 10**9, boundary=boundary)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 63, 64, 65])

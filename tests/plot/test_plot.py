@@ -18,6 +18,35 @@ from headfit import plot
 RNG = np.random.default_rng(2)
 
 
+def test_pictures_share_one_scale():
+    small, large = np.diag([0.1, 0.2, 0.3]), np.diag([1.0, 2.0, np.nan])
+    for norm in (None, "linear", "log", matplotlib.colors.Normalize(), matplotlib.colors.LogNorm()):
+        images = plot.heads_grid([small, large], norm=norm, axes=Figure().subplots(1, 2))
+        limits = {(image.norm.vmin, image.norm.vmax) for image in images}
+        assert len(limits) == 1
+        assert limits.pop()[1] == 2.0
+        plot.compare(small, 0.01 * small, norm=norm, axes=Figure().subplots(1, 3))
+
+
+def test_whole_numbers_are_subtracted_as_numbers():
+    A, M = np.ones((3, 3)), np.tri(3)
+    for dtype in (np.uint8, bool, np.float32):
+        images = plot.compare(
+            sparse.csr_array(A.astype(dtype)), sparse.csr_array(M.astype(dtype)),
+            axes=Figure().subplots(1, 3),
+        )  # fmt: skip
+        np.testing.assert_array_equal(images[2].get_array(), A - M)
+
+
+def test_labels_that_have_no_order_are_refused_before_a_figure_is_made():
+    for tokens in ({"a", "b", "c"}, {"a": 1, "b": 2, "c": 3}):
+        with pytest.raises(hf.errors.InputError, match="tokens must be a sequence of labels"):
+            plot.attention(np.eye(3), tokens=tokens)
+    with pytest.raises(hf.errors.InputError, match="A must hold real numbers"):
+        plot.compare("x", np.eye(3))
+    assert not plt.get_fignums()
+
+
 def pooled(M, pixels, relative=False):
     """Return the largest entry of each tile, computed entry by entry."""
     n, m = M.shape

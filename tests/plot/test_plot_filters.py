@@ -81,6 +81,18 @@ def test_fits_have_their_tolerances(ax):
     assert limit == pytest.approx(12 * math.cos(0.05) + math.log(0.9), abs=1e-4)
 
 
+def test_what_no_offset_tells_is_refused(ax):
+    blocks = np.kron(hf.patterns.band(16, 1).toarray(), np.ones((4, 4)))
+    blocks /= blocks.sum(axis=1, keepdims=True)
+    both = hf.rope.filter(2, n=64, dim=16, causal=False, tolerances=LOOSE)
+    for head in (both, both.attention()):
+        with pytest.raises(InputError, match="token by token; got blocks of tokens"):
+            plot.translation(head, blocks, ax=ax)
+    Q, K = np.ones((2, 5, 4))
+    with pytest.raises(InputError, match="head must allow a key"):
+        plot.translation(hf.Attention(Q, K, key_lengths=np.array(0)), ax=ax)
+
+
 def test_a_head_that_is_no_filter_is_refused(ax):
     Q = np.random.default_rng(0).standard_normal((20, 4))
     with pytest.raises(InputError, match=r"head must be a filter.* at offset -?\d+ row 0 has"):

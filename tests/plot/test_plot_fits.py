@@ -80,6 +80,15 @@ def test_keys_behind_a_mask_are_not_drawn(ax):
     assert (first.others, first.others_line, first.nearest) == (None, None, None)
 
 
+def test_a_key_of_the_pattern_that_the_head_hides():
+    Q, K = RNG.standard_normal((2, 6, 3))
+    A = hf.patterns.causal_band(6, 1)
+    for row, hidden in ((1, {"key_mask": np.arange(6) > 0}), (5, {"key_lengths": 5})):
+        message = f"row {row} of A attends to keys that M hides"
+        with pytest.raises(hf.errors.InputError, match=message):
+            plot.keys(A, hf.Attention(Q, K, **hidden), row)
+
+
 def test_many_keys_are_small_dots_and_a_narrow_margin_is_widened(ax):
     n = 20_000
     turn = 2 * np.pi * np.arange(n) / n
@@ -146,6 +155,14 @@ def searched(head, trials, dim, bound):
     return dataclasses.replace(
         head, search=Search(tuple(trials), dim, "made up"), lower_bound=bound
     )
+
+
+def test_a_leak_near_the_largest_number_is_drawn(ax):
+    A, logits = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[0.0, 709.5], [0.0, 0.0]])
+    c = hf.certify(A, logits, np.eye(2), scale=1.0)
+    assert 1e308 < c.leak < np.inf
+    plot.certificate(c, ax=ax)
+    assert np.isfinite(ax.get_xlim()).all()
 
 
 def test_search_shows_trials_and_the_area_below_the_bound(head, ax):

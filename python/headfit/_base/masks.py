@@ -150,8 +150,8 @@ def core_mask(
         if csr.dtype != np.bool_:
             raise InputError(f"{NOT_BOOLEAN} {csr.dtype}")
         return _core.Mask(
-            sparse_offsets=csr.indptr.astype(np.int64),
-            sparse_columns=csr.indices.astype(np.int32),
+            sparse_offsets=csr.indptr.astype(np.int64, copy=False),
+            sparse_columns=csr.indices.astype(np.int32, copy=False),
             **about_keys,
         )
     array = as_items(as_allowed(mask))

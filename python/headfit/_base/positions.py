@@ -98,8 +98,8 @@ def as_frequencies(value: Any, name: str) -> NDArray[np.float64]:
     array = np.array(as_float_array(given, name, ndim=0), np.float64)
     if array.ndim != 1:
         raise InputError(f"{name} must be a vector; got shape {array.shape}")
-    if array.size == 0 or not np.isfinite(array).all():
-        raise InputError(f"{name} must be finite, and at least one; got {shown(value)}")
+    if array.size == 0 or not (np.abs(array) < 2.0**64).all():  # so that angles are finite
+        raise InputError(f"{name} must be finite and below 2**64, one at least; got {shown(value)}")
     return array
 
 

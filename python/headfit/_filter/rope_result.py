@@ -108,8 +108,8 @@ class RopeFilter(Pictured):
     def attention(self, n: int | None = None, dtype: Any = "float64") -> Attention:
         """Return the attention of n tokens whose queries are all `q` and whose keys are all `k`.
 
-        Its position is ``("rope", base)``; ``attention().rotated()`` is what `certify` takes. Where
-        the frequencies were given, queries and keys are rotated already.
+        Its position is ``("rope", base)``, or has the frequencies where these were given;
+        ``attention().rotated()`` is what `certify` takes.
 
         Parameters
         ----------
@@ -122,12 +122,11 @@ class RopeFilter(Pictured):
         InputError
             If no filter was found, or for an argument out of range.
         """
-        filter_, dtype = self._existing(), as_float_dtype(dtype)
+        dtype = as_float_dtype(dtype)
         n = self.n if n is None else as_count(n, "n", 1, self.n)
-        if self.base is None:
-            return Attention(*filter_.head(n, dtype=str(dtype)), scale=1.0, mask=self.mask)
         q, k = (np.tile(x.astype(dtype), (n, 1)) for x in (self.q, self.k))
-        return Attention(q, k, mask=self.mask, position=("rope", self.base))
+        position = ("rope", self.frequencies if self.base is None else self.base)
+        return Attention(q, k, mask=self.mask, position=position)
 
     def rounding(self, dtype: str) -> float:
         """Return by how much logits may move if rotated queries and keys are rounded to a dtype.
@@ -150,16 +149,21 @@ class RopeFilter(Pictured):
             "least_norm", "max_logit",
         ))  # fmt: skip
 
+    @property
+    def _limits(self) -> str:
+        allowed = self.tolerances
+        text = f"leak {allowed.leak:.3g}, distortion {allowed.distortion:.3g}"
+        most = allowed.max_logit
+        return text if most is None else f"{text}, |logit| up to {most:.6g}"
+
     def __repr__(self) -> str:
         what = f"a pattern of {self.stencil.offsets.size} offsets"
         if self.width is not None:
-            side = "back" if self.mask == "causal" else "to each side"
-            what = f"a window of {self.width} keys {side}"
+            keys = self.width if self.mask == "causal" else 2 * self.width - 1
+            what = f"a window of {keys} keys" + " back" * (self.mask == "causal")
         of = "given frequencies" if self.base is None else f"RoPE of base {self.base:,.10g}"
-        limits = f"leak {self.tolerances.leak:.3g}, distortion {self.tolerances.distortion:.3g}"
-        if self.tolerances.max_logit is not None:
-            limits += f", |logit| up to {self.tolerances.max_logit:.6g}"
-        lines = [f"RopeFilter: {what} at n = {self.n:,}, {of} in {self.dim} dimensions ({limits})"]
+        where = f"{what} at n = {self.n:,}, {of} in {self.dim} dimensions"
+        lines = [f"RopeFilter: {where} ({self._limits})"]
         least = number(self.least_norm, 4, decimal.ROUND_FLOOR)
         if self.filter is not None:
             lines += [

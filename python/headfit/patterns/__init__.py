@@ -10,7 +10,7 @@ memory. Each function takes the same three keyword arguments:
 ``weights``
     ``"uniform"``: equal weights in each row. ``"random"``: weights ``exp(u)`` with ``u``
     uniform on ``[0, log(gamma)]``, divided by the sum of their row. None means
-    ``"random"`` if ``gamma > 1``, otherwise ``"uniform"``.
+    ``"random"`` if ``gamma > 1``, otherwise ``"uniform"``. `knn` has ``"gaussian"`` besides.
 ``gamma``
     The largest allowed ratio of two nonzeros of a row, at least 1.
 ``rng``
@@ -24,8 +24,8 @@ side that the pattern looks to.
 
 At the ends of the sequence, ``boundary="clip"`` leaves out columns outside
 ``0 ... n - 1`` and ``boundary="wrap"`` takes them modulo ``n``. A row that would have no
-column attends to itself (token 0 of `previous_token`, a grid of one cell); only `from_graph`
-and `from_mask`, which are given the rows, refuse an empty one.
+column attends to itself (token 0 of `previous_token`, a grid of one cell); only `from_graph`,
+`from_mask` and `knn`, which are given the rows, refuse an empty one.
 """
 
 from headfit._public import attach

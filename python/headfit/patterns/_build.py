@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from headfit._base.arguments import as_choice, as_count, as_finite, as_generator
+from headfit._base.arguments import as_choice, as_count, as_generator, as_number
 from headfit._base.machine import require_memory
 from headfit._base.sparse import csr_of
 from headfit.patterns._types import MOST_TOKENS, Boundary, Floats, Ints, Pattern, Seed
@@ -58,7 +58,7 @@ class Style:
         allowed: Sequence[str] = ("uniform", "random"),
     ) -> Self:
         """Return the checked style of a pattern function's `weights`, `gamma` and `rng`."""
-        ratio = as_finite(gamma, "gamma", 1)
+        ratio = as_number(gamma, "gamma", "lie in 1 ... 1e300", lambda g: 1 <= g <= 1e300)
         if weights is None:
             weights = "random" if ratio > 1 else "uniform"
         return cls(as_choice(weights, "weights", allowed), ratio, as_generator(rng))

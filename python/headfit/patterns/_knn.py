@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from headfit import _core
 from headfit._base.arguments import as_choice, as_count, as_positive, thread_count
-from headfit._base.arrays import as_array
+from headfit._base.arrays import as_float_array
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import Style, check_entries, csr, pattern, weighted
 from headfit.patterns._types import Floats, Ints, Pattern, Seed, Weighting
@@ -133,10 +133,7 @@ def knn(
 
 
 def _points(points: ArrayLike) -> Floats:
-    places = as_array(points, "points")
-    if places.dtype.kind not in "fiub":
-        raise InputError(f"points must be an array of numbers; got dtype {places.dtype}")
-    places = np.array(places, dtype=np.float64, order="C")
+    places = np.array(as_float_array(points, "points", ndim=0), np.float64, order="C")
     if places.ndim == 1:
         places = places[:, None]
     if places.ndim != 2 or places.shape[1] == 0:

@@ -177,7 +177,7 @@ def _of_sparse(matrix: Any) -> tuple[Ints, Ints]:
             f"{np.searchsorted(csr.indptr, at, 'right') - 1}, column {csr.indices[at]}"
         )
     check_entries(csr.nnz, csr.shape[0])
-    return np.diff(csr.indptr), csr.indices.copy()
+    return np.diff(csr.indptr), csr.indices
 
 
 def _as_scipy(mask: Any, entry: tuple[int, ...]) -> Any:

@@ -92,6 +92,7 @@ def dilated(
         reach = min(neighbors, n // 2)
     else:
         reach = min(neighbors, (n - 1) // dilation)
+    check_entries(n * (2 * reach + 1), n)
     return _at_offsets(n, dilation * np.arange(-reach, reach + 1), boundary=boundary)
 
 

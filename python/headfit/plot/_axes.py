@@ -65,8 +65,8 @@ def check_tokens(tokens: Any, shape: tuple[int, ...]) -> None:
     if tokens is None:
         return
     try:
-        count = len(tokens)
-    except TypeError as error:
+        count = len([tokens[place] for place in range(len(tokens))])
+    except (TypeError, LookupError) as error:
         raise InputError(f"tokens must be a sequence of labels; got {shown(tokens)}") from error
     if shape != (count, count):
         raise InputError(

@@ -19,7 +19,7 @@ from headfit._target.certify import certify
 from headfit._target.target import as_target
 from headfit.errors import InputError
 from headfit.plot._drawing import BLUE, GREY, INK, ORANGE, Axes, AxesImage, matplotlib
-from headfit.plot._matrix import Style, add_colorbar, draw_cells, root_norm
+from headfit.plot._matrix import Style, add_colorbar, common_norm, draw_cells
 from headfit.plot._tiles import Pool, Source, one_of_batch, source
 
 _RINGS = ("o", "\u25cb"), ("s", "\u25a1")  # markers of the worst entries, and as characters
@@ -96,7 +96,7 @@ def compare(
     ['target', 'attention', 'share of the tolerance used']
     """
     A, M = one_of_batch(batch, A, M)
-    left, right = source(A), source(M)
+    left, right = source(A, "A"), source(M)
     if left.shape != right.shape:
         raise InputError(f"A and M must have one shape; got {left.shape} and {right.shape}")
     style = Style(relative, pixels, cmap, norm)
@@ -191,7 +191,7 @@ def _draw_errors(
             if value > worst.get(kind, (_NOISE,))[0]:
                 worst[kind] = value, start + row, column
     cmap: Any = "Blues"
-    norm, cells = root_norm(pool.cells), pool.cells
+    norm, cells = common_norm(None, pool.cells), pool.cells
     if is_pattern:
         cmap = matplotlib().colormaps["Blues"].with_extremes(over=ORANGE)
         cmap.colorbar_extend = "max"
@@ -278,8 +278,11 @@ def keys(
         raise InputError(f"row {row} of A has no nonzeros: nothing to separate")
     logits = head.logits(rows=[row])[0].astype(np.float64)
     seen = np.isfinite(logits)
+    if not seen[chosen].all():
+        raise InputError(f"row {row} of A attends to keys that M hides")
     logits -= logits[chosen].min()  # a shift of all logits leaves the softmax unchanged
-    height = _remaining(widened(head.rotated().stored[0][row]), widened(head.rotated().stored[1]))
+    q, k = head.rotated().stored
+    height = _remaining(widened(q[row]), widened(k))
     ax = _axes.axes_or_new(ax, 6.4, 4.6)
     drawn = SimpleNamespace(others=None, others_line=None, nearest=None)
     off = np.setdiff1d(np.flatnonzero(seen), chosen)
@@ -310,8 +313,7 @@ def keys(
         if 0 < share < _NARROW:  # a linear axis would hide the margin
             scale = max(0.6, -float(np.log10(share)) / 6)
             ax.set_xscale("symlog", linthresh=abs(high), linscale=scale)
-            locator: Any = ax.xaxis.get_major_locator()
-            locator.set_params(numticks=7)
+            ax.xaxis.get_major_locator().set_params(numticks=7)  # type: ignore[call-arg]
     # The legend is below the axes, since keys may be anywhere within.
     _axes.finish(ax, "logit beside the smallest on the support", "key, leading remaining direction")
     ax.grid(False)

@@ -88,8 +88,7 @@ def translation(
         mask = getattr(head if attention is None else attention, "mask", None)
         stencil = Stencil.of(as_target(A, mask=mask))
     offsets, logits = _logits(head, attention, stencil)
-    peak = offsets[np.argmax(logits)]
-    low, high = (peak, peak) if stencil is None else stencil.offsets[[0, -1]]
+    low, high = stencil.offsets[[0, -1]] if stencil else offsets[[np.argmax(logits)] * 2]
     if low < offsets[0] or high > offsets[-1]:
         raise InputError(
             f"A must attend to offsets {offsets[0]} ... {offsets[-1]}, those of the head; it has "
@@ -140,9 +139,9 @@ def _logits(
     head: Any, attention: Attention | None, stencil: Stencil | None
 ) -> tuple[Offsets, Floats]:
     """Return offsets without gaps, and the logits of a head or filter there."""
+    if stencil is not None and stencil.block > 1:
+        raise InputError("A must be translation-invariant token by token; got blocks of tokens")
     if attention is not None:
-        if stencil is not None and stencil.block > 1:
-            raise InputError("A must be translation-invariant token by token; got blocks of tokens")
         return _logits_of_rows(attention)
     if not isinstance(head, RopeFilter) or stencil is None:
         raise InputError(f"head must be a Fit, Attention or RopeFilter; got {shown(head)}")
@@ -171,6 +170,8 @@ def _logits_of_rows(head: Attention) -> tuple[Offsets, Floats]:
             f"{drawn[at, j]:.9g}"
         )
     finite = np.flatnonzero(np.isfinite(every))
+    if not finite.size:
+        raise InputError(f"head must allow a key; got {head!r}")
     part = slice(finite[0], finite[-1] + 1)
     return np.arange(1 - n, n)[part], every[part]
 
@@ -223,7 +224,7 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
     series = _by_embedding(found)
     ax = axes_or_new(ax, 6.6, 4.8)
     every = [f for filters in series.values() for f in filters]
-    bases, _, tolerances, sizes, masks = (list(dict.fromkeys(x)) for x in zip(*series, strict=True))
+    bases, _, tolerances, sizes, _ = (list(dict.fromkeys(x)) for x in zip(*series, strict=True))
     others = list(dict.fromkeys(key[1:] for key in series))
     given = [base for base in bases if isinstance(base, bytes)]
     top = 1.5 * max(f.max_norm for f in every)
@@ -232,10 +233,8 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
         color = _COLORS[bases.index(base) % len(_COLORS)]
         number = given.index(base) + 1 if len(given) > 1 and base in given else ""
         label = f"given frequencies {number}".strip() if base in given else f"base {base:,.10g}"
-        label += f", size {dim}" + f", n = {n:,}" * (len(sizes) > 1)
-        label += ", both sides" * (len(masks) > 1 and mask is None)
-        if len(tolerances) > 1:
-            label += f", leak {allowed.leak:.3g}, distortion {allowed.distortion:.3g}"
+        label += f", size {dim}" + f", n = {n:,}" * (len(sizes) > 1) + ", both sides" * (not mask)
+        label += f", {filters[0]._limits}" * (len(tolerances) > 1)
         kind = others.index((dim, allowed, n, mask))
         fill = color if kind == 0 else "white"
         reached = [f for f in filters if f.filter is not None]

@@ -76,7 +76,7 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
     values = np.concatenate([np.append(rows, limit) for _, rows, limit, *_ in kinds])
     values = values[(values > 0) & np.isfinite(values)]
     least, most = values.min(), values.max()
-    edge = 2.0 * most
+    edge = 2.0 * min(most, 1e270)  # which leaves room for margins
     lines = []
     for name, rows, limit, color, style in kinds:
         label = f"{name}: worst {number(float(rows.max()), 3)}, asked {limit:g}"

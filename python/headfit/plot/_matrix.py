@@ -122,7 +122,7 @@ class Style:
     def draw(self, places: Sequence[Axes], matrices: Sequence[Any], pixels: int) -> list[AxesImage]:
         """Draw matrices on one scale of colours; `pixels` counts where the user chose no number."""
         cells = [tiles(M, self.pixels or pixels, relative=self.relative) for M in matrices]
-        norm = root_norm(*cells) if self.norm is None else self.norm
+        norm = common_norm(self.norm, *cells)
         drawn = zip(places, cells, matrices, strict=True)
         return [draw_cells(ax, part, source(M).shape, self.cmap, norm) for ax, part, M in drawn]
 
@@ -141,10 +141,15 @@ def draw_cells(
     return image
 
 
-def root_norm(*cells: NDArray[Any]) -> Any:
-    """Return a norm by square roots, from 0 to the largest of all cells."""
-    most = max(float(np.max(each)) for each in cells)
-    return matplotlib().colors.PowerNorm(0.5, vmin=0.0, vmax=most if most > 0 else 1.0)
+def common_norm(norm: Any, *cells: NDArray[Any]) -> Any:
+    """Return one scale for all cells; None is by square roots, from 0 to the largest."""
+    finite = np.ma.masked_invalid(np.concatenate([each.ravel() for each in cells]))
+    if norm is None:
+        most = finite.max()
+        return matplotlib().colors.PowerNorm(0.5, vmin=0.0, vmax=most if most > 0 else 1.0)
+    common = matplotlib().cm.ScalarMappable(norm=norm).norm
+    common.autoscale_None(finite)
+    return common
 
 
 def add_colorbar(image: AxesImage, label: str) -> None:
@@ -231,9 +236,7 @@ def heads_grid(
     if axes is None:
         bar = {"fraction": 0.15 / columns, "pad": 0.02, "aspect": 12 * rows}
         places[0].figure.colorbar(drawn[0], ax=places[:count], label=style.label, **bar)
-    images = np.empty(count, dtype=object)
-    images[:] = drawn
-    return images.reshape(shape)
+    return np.array(drawn, dtype=object).reshape(shape)
 
 
 def _listed(heads: Any, batch: Any) -> tuple[tuple[int, ...], list[Any]]:
@@ -323,7 +326,8 @@ def offsets(
     if not shape:
         ax.set_ylabel("share of attention")
         return ax.bar(np.arange(len(names)), mass[0], color=BLUE, width=0.85)
-    image = ax.imshow(mass, aspect="auto", cmap=cmap, norm=root_norm(mass), interpolation="nearest")
+    norm = common_norm(None, mass)
+    image = ax.imshow(mass, aspect="auto", cmap=cmap, norm=norm, interpolation="nearest")
     labels = _axes.head_names(shape)
     step = -(-len(labels) // _MOST_NAMES)
     ax.set_yticks(range(0, len(labels), step), labels[::step], fontsize=8)

@@ -41,7 +41,7 @@ class Source:
             yield start, min(start + rows, self.shape[0])
 
 
-def source(M: Any) -> Source:
+def source(M: Any, name: str = "M") -> Source:
     """Return the matrix that `M` is, holds (`Target`, `Sparsified`) or computes (heads)."""
     if isinstance(M, (Target, Sparsified)):
         M = M.matrix
@@ -50,9 +50,9 @@ def source(M: Any) -> Source:
         shape = _one((*heads.lead, heads.n, heads.m))
         return Source(shape, lambda a, b: heads.matrix(rows=slice(a, b)), attention=heads)
     if is_sparse(M):
-        shape, sparse = _one(M.shape), checked_csr(M, "M")
+        shape, sparse = _one(M.shape), checked_csr(M, name, dtype=np.float64)
         return Source(shape, lambda a, b: sparse[a:b].toarray(), sparse=sparse)
-    dense = as_stored_array(M, "M", ndim=0)
+    dense = as_stored_array(M, name, ndim=0)
     return Source(_one(dense.shape), lambda a, b: widened(dense[a:b]))
 
 

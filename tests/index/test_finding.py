@@ -256,6 +256,21 @@ def test_what_is_certified_is_what_is_selected(
         assert (c.row_most.reshape(-1, N)[:, i] >= mass - 1e-6).all()
 
 
+def test_hardly_any_mass_found_is_no_rounding() -> None:
+    """The keys that count lie outside of what is kept, and the index looks away from them."""
+    found, (q, k) = index(None, "dot", "float32"), np.zeros((2, M, D))
+    q[:, 0], k[FIRST + 2, 0], k[FIRST + 2, 1] = 20.0, 4.0, -1.0
+    away = np.eye(D, DIM, -1, dtype=np.float32)
+    blind = replace(found, P_q=away[None] * 0 + 1, P_k=away)
+    keys = WINDOW + FIRST + 1
+    p = softmax(q @ k.T * D**-0.5).astype(np.float64)
+    judged = blind.judge([(q, k)], keys=keys)
+    rows = blind.select(q, k, keys=keys)
+    masses = [p[i, row[row >= 0]].sum() for i, row in enumerate(rows)]
+    assert min(masses) < 1e-9
+    assert judged.kl == pytest.approx(-np.log(masses).mean(), rel=1e-3)
+
+
 def test_quality_without_rows_and_of_pairs() -> None:
     found, (q, k) = index(None), passage(None)
     nothing = found.judge([(q, k)], keys=M + 10)
@@ -387,6 +402,7 @@ def test_other_bad_arguments() -> None:
     for bad in (K3 * np.nan, 1e300 * (1 + abs(K3)), np.full((2, D), 3e38)):
         with pytest.raises(NonFiniteError, match="K"):
             replace(found, P_k=abs(found.P_k)).store(bad)
+    assert [x.shape for x in found.store(K3[:0])] == [(0, DIM), (0,)]
     for which, (q, k) in {"Q @ P_q": (1e38, 1), "K @ P_k": (1, 1e38)}.items():
         ones = np.ones_like(found.P_q), 4 * np.ones_like(found.P_k)
         large = replace(found, P_q=4 * ones[0], P_k=ones[1])

@@ -35,7 +35,7 @@ class Factor {
  public:
   Factor() = default;
   explicit Factor(const Matrix<double>& a);
-  // Whether the matrix was positive definite, also after rounding; else there is nothing to solve with.
+  // Whether a matrix without NaN was positive definite, also after rounding.
   bool is_definite() const { return factor_.info() == Eigen::Success; }
   void solve_in_place(Eigen::MatrixXd& x) const;
 

@@ -8,8 +8,9 @@ namespace {
 // every step.
 constexpr double moment_damping = 1e-4;
 constexpr double map_damping = 1e-2;
-// Where every row attends to one key alone, the covariance of the keys that it attends to says nothing
-// of maps further away: then it gets this share of the covariance of all keys in place of the damping.
+// Where rows attend to hardly more than one key each, the covariance of the keys that they attend to
+// says nothing of maps further away: where it is below a tenth of that of all keys, by their mean
+// eigenvalues, its damping is this share of the latter.
 constexpr double least_share = 1e-5;
 
 double mean_eigenvalue(const Matrix<double>& a) {
@@ -18,7 +19,7 @@ double mean_eigenvalue(const Matrix<double>& a) {
 
 Factor factor(const Matrix<double>& a, double damping) {
   const double mean = mean_eigenvalue(a);
-  const double noise = std::numeric_limits<double>::epsilon() * a.norm();
+  const double noise = std::numeric_limits<double>::epsilon() * a.cwiseAbs().maxCoeff();
   double added = std::max({std::numeric_limits<double>::min(), damping * mean, noise});
   // Where attention is sharp, covariances are differences of large numbers: rounding may leave
   // eigenvalues below zero, for which more is added.

@@ -42,11 +42,9 @@ class GroupDescent {
       set_gradient(maps.all, gradient.all);
     };
     const double start = judge(start_);
-    if (std::isnan(start)) {
+    if (!loss_.saw_free_keys()) {
       throw InputError(
-          "no row of the passages that choose sees a key besides the first and the last ones, "
-          "which "
-          "are kept anyway");
+          "no row of the passages that choose sees a key besides the first and the last ones");
     }
     const auto best =
         descent::best_by_adam<StackedMaps>({start_, start}, units(),
@@ -102,8 +100,8 @@ class GroupDescent {
     return unit;
   }
 
-  // The mean over passages where they are, and moved as far as they may be. NaN where none has a row
-  // with free keys.
+  // The mean over passages with attention to free keys, where they are and moved as far as they may be;
+  // 0 where there are none.
   double validated(const StackedMaps& maps) {
     double sum = 0;
     Index count = 0;
@@ -115,12 +113,11 @@ class GroupDescent {
         checkpoint();
         const double loss =
             loss_.evaluate(passage, moved_by(maps.all, moved, true), options_, rows, nullptr);
-        if (std::isnan(loss)) continue;
         sum += loss;
-        ++count;
+        count += loss_.mass() > 0;
       }
     }
-    return sum / static_cast<double>(count);
+    return sum / static_cast<double>(std::max<Index>(1, count));
   }
 
   const IndexPassages& given_;

@@ -42,6 +42,10 @@ class IndexLoss {
   double evaluate(const LogitSource<float>& passage, const Matrix<float>& maps,
                   const IndexOptions& options, std::span<const Index> rows,
                   Matrix<float>* gradient);
+  // The attention to free keys in the last evaluation, summed over rows. Without any the loss is 0.
+  double mass() const { return mass_; }
+  // Whether a row of any evaluation saw a free key.
+  bool saw_free_keys() const { return saw_free_keys_; }
 
  private:
   struct Sums {
@@ -57,6 +61,8 @@ class IndexLoss {
   void to_gradient(Index h, float* x, const FreeKeys& free, IndexForm form);
   void add_gradient(Index count, Matrix<float>& gradient);
 
+  double mass_ = 0;
+  bool saw_free_keys_ = false;
   IndexProducts products_;
   Matrix<float> attention_, work_, by_queries_, by_keys_;
   // Of each head in a row: the logarithm of its sum of exponentials, and that of a_h where its product

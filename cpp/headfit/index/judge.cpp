@@ -113,7 +113,8 @@ IndexJudgement judge_index(const LogitSource<float>& passage, const Matrix<float
       const auto hits = static_cast<double>(std::ranges::count_if(exact, is_hit));
       judged.recall[row] = exact.empty() ? 1 : hits / static_cast<double>(exact.size());
       judged.heaviest[row] = exact.empty() || is_hit(exact[0]);
-      judged.seen[row] = Eigen::Map<const Eigen::ArrayXf>(p, passage.k.rows).cast<double>().sum();
+      const Eigen::Map<const Eigen::ArrayXf> all(p, passage.k.rows);
+      judged.seen[row] = passage.sinks ? all.cast<double>().sum() : 1;  // without rounding
     };
   });
   return judged;

@@ -31,7 +31,8 @@ double IndexLoss::evaluate(const LogitSource<float>& passage, const Matrix<float
     }
     if (gradient) add_gradient(count, *gradient);
   }
-  if (!(total.mass > 0)) return std::numeric_limits<double>::quiet_NaN();
+  mass_ = total.mass;
+  if (!(mass_ > 0)) return 0;
   if (gradient) {
     const Index size = passage.k.cols;
     for (Index g = 0; g < passage.k.count; ++g) {
@@ -52,6 +53,7 @@ IndexLoss::Sums IndexLoss::differentiate(Index r, const float* attention,
   const FreeKeys free = products_.free_keys(r, options.kept);
   Sums found;
   free.for_each([&](Index first, Index count) {
+    saw_free_keys_ |= (part_of(products_.products(0, r), first, count) != hidden).any();
     found.mass += Eigen::Map<const Eigen::ArrayXf>(attention + first, count).sum();
   });
   if (!(found.mass > 0)) {

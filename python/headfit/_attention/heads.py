@@ -21,12 +21,12 @@ from headfit.errors import InputError, input_errors
 
 def existing_keys(attention: Attention) -> NDArray[np.bool_]:
     """Return which keys are no padding for at least one head."""
-    exist = np.ones(attention.m, bool)
+    exist = np.ones((1, attention.m), bool)
     if attention.key_mask is not None:
-        exist &= attention.key_mask.reshape(-1, attention.m).any(axis=0)
+        exist = attention.key_mask.reshape(-1, attention.m)
     if attention.key_lengths is not None:
-        exist[np.max(attention.key_lengths) :] = False
-    return exist
+        exist = exist & (np.arange(attention.m) < np.reshape(attention.key_lengths, (-1, 1)))
+    return np.asarray(exist.any(axis=0))
 
 
 def single_heads(attention: Attention) -> list[Attention]:

@@ -229,8 +229,8 @@ def index(
                 if quality.share_mean < bound:
                     if size < group.width:
                         continue
-                    reached = f"all {result.dim} numbers in {kind} reach {quality.share_mean:.6g}"
-                    warnings.warn(f"{of}: mass={bound:g} is not reached: {reached}", stacklevel=3)
+                    reached = f"all {result.dim} numbers in {kind} reach {quality.share_mean:.9g}"
+                    warnings.warn(f"{of}: mass={mass} is not reached: {reached}", stacklevel=3)
             at_keys = curves[name].get((size, kind, keys))
             found[name] = at_keys or _judged(result, group, start, running.threads)
     for name, own in curves.items():

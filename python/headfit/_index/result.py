@@ -117,8 +117,9 @@ class Index(FromPassages, Stored):
             shape = ", ".join(map(str, (*lead, "m", size)))
             raise InputError(f"K must have shape ({shape}); got {keys.shape}")
         check_finite(keys, "K in float32")
-        heads = np.ascontiguousarray(keys).reshape(-1, *keys.shape[-2:])
-        rounded, scales = _core.map_index_keys(heads, self.P_k.reshape(-1, self.dim), self.dtype)
+        heads = np.ascontiguousarray(keys).reshape(math.prod(lead), *keys.shape[-2:])
+        maps = np.ascontiguousarray(self.P_k.reshape(-1, self.dim))
+        rounded, scales = _core.map_index_keys(heads, maps, self.dtype)
         return rounded / scales[:, np.newaxis], scales
 
     @standard_arithmetic()

@@ -356,9 +356,10 @@ def key_methods(model, passages, options):
 
 
 def tuned_methods(model, passages, tokens, options):
-    """A short training of queries and keys, which reads the text as well, beside maps alone.
+    """A short training of queries and keys, at one rate and in 16 bits, beside maps alone.
 
-    At full rank nothing is saved: what it gains tells how much of the others is the text's.
+    Every step reads a passage of the fitted text, `compress_keys` ten in all. At full rank nothing
+    is saved: what that gains tells how much of the others is the text's.
     """
     frequencies = torch.tensor(ht.rotary_position(model)[1], dtype=torch.float32)
     methods = {}

@@ -75,8 +75,8 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
     )
     values = np.concatenate([np.append(rows, limit) for _, rows, limit, *_ in kinds])
     values = values[(values > 0) & np.isfinite(values)]
-    least, most = values.min(), values.max()
-    edge = 2.0 * min(most, 1e270)  # which leaves room for margins
+    least, most = values.min(), min(values.max(), 1e270)  # which leaves room for margins
+    edge = 2.0 * most
     lines = []
     for name, rows, limit, color, style in kinds:
         label = f"{name}: worst {number(float(rows.max()), 3)}, asked {limit:g}"

@@ -131,6 +131,42 @@ void check_entries() {
   }
 }
 
+// A row without a target has no part in the loss, though the mask shows it keys: as if it showed none.
+template <class T>
+void check_rows_without_target() {
+  constexpr Index n = 70, m = 300, empty = 5;
+  for (const double share : {0.03, 0.4}) {  // by entries, and by tiles
+    Numbers numbers(1);
+    Problem<T> wide(1, 1, n, m, 6, numbers);
+    put_sparse(wide, numbers, share);
+    const Problem<T> small = smaller(wide, 3, numbers);
+    Problem<T> hidden(1, 1, n, m, 6, numbers);
+    hidden.sparse_offsets = wide.sparse_offsets;
+    hidden.sparse_columns = wide.sparse_columns;
+    const Offset first = wide.sparse_offsets[empty];
+    const Offset count = wide.sparse_offsets[empty + 1] - first;
+    CHECK(count > 0);
+    const auto begin = hidden.sparse_columns.begin() + first;
+    hidden.sparse_columns.erase(begin, begin + count);
+    for (Index i = empty + 1; i <= n; ++i) {
+      hidden.sparse_offsets[static_cast<std::size_t>(i)] -= count;
+    }
+    hidden.mask.sparse_offsets = hidden.sparse_offsets.data();
+    hidden.mask.sparse_columns = hidden.sparse_columns.data();
+    SoftTarget<T> target;
+    target.attention = hidden.source();
+    const auto loss = [&](const Mask& mask) {
+      return soft_loss<T>(target, mask, head(small.q), head(small.k), Run{1, {}});
+    };
+    const SoftLoss<T> got = loss(wide.mask), expected = loss(hidden.mask);
+    const T rounding = sizeof(T) == 4 ? T(1e-4) : T(1e-11);
+    CHECK_THAT(std::abs(got.loss - expected.loss) < rounding, got.loss, " ", expected.loss);
+    CHECK((got.gradient - expected.gradient).cwiseAbs().maxCoeff() < rounding);
+    CHECK((got.curvature - expected.curvature).cwiseAbs().maxCoeff() < rounding);
+    CHECK(got.gradient.row(empty).isZero(0));
+  }
+}
+
 // The distances by their definition; the masks of both heads may differ.
 void check_distances(const Problem<double>& target, const Problem<double>& other) {
   const auto rows_of = [](const Problem<double>& p) {
@@ -173,6 +209,11 @@ TEST(loss_and_gradient) {
 TEST(loss_of_few_entries) {
   check_entries<float>();
   check_entries<double>();
+}
+
+TEST(rows_without_a_target_have_no_part_in_the_loss) {
+  check_rows_without_target<float>();
+  check_rows_without_target<double>();
 }
 
 TEST(distances_within_all_masks) {

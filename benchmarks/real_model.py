@@ -224,9 +224,8 @@ def tuned(model, rank, tokens, steps):
         warm = min(1, (step + 1) / (0.1 * steps))
         adam.param_groups[0]["lr"] = TUNING_RATE * warm * (1 + np.cos(np.pi * step / steps)) / 2
         x = tokens[starts[step % len(starts)] :][:TOKENS][None]
-        with torch.enable_grad():
-            loss = model(x, labels=x, use_cache=False).loss
-            loss.backward()
+        loss = model(x, labels=x, use_cache=False).loss
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         adam.step()
         adam.zero_grad()
@@ -479,10 +478,11 @@ def check_caches(kl):
 def table(options):
     model, _, fitted, texts = load()
     begun = time.perf_counter()
-    heads = capture(model, fitted, values=options.of != ["keys"])
+    with_values = not {"keys", "tuned"}.issuperset(options.of)
+    heads = capture(model, fitted, values=with_values)
     print(f"captured {PASSAGES} passages of {TOKENS} tokens in {time.perf_counter() - begun:.0f} s")
     passages = heads.layer_passages()
-    pairs = heads.layer_passages(values=True) if options.of != ["keys"] else {}
+    pairs = heads.layer_passages(values=True) if with_values else {}
     methods = {}
     if "keys" in options.of:
         methods["keys"] = key_methods(model, passages, options)

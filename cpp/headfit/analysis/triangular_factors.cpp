@@ -90,11 +90,9 @@ class TriangleOfRows {
 // The keys of a head that are not padding.
 template <class T>
 std::vector<Index> existing_keys(const LogitSource<T>& source, Index head) {
-  const Mask& mask = source.mask;
-  const Index count = mask.key_lengths ? mask.key_lengths[head] : source.k.rows;
   std::vector<Index> found;
-  for (Index j = 0; j < count; ++j) {
-    if (mask.has_key(head, j)) found.push_back(j);
+  for (Index j = 0; j < source.k.rows; ++j) {
+    if (source.mask.exists(head, j)) found.push_back(j);
   }
   return found;
 }

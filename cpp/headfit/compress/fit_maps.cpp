@@ -37,7 +37,6 @@ class MapDescent {
 
   CompressResult run() {
     search_.evaluate_here(evaluation());  // which checks the maps
-    metric_.refresh(maps());
     result_.history.push_back(search_.value());
     result_.judged = std::numeric_limits<double>::infinity();
     for (Index step = 0; !finished(step);) {

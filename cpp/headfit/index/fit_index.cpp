@@ -111,9 +111,7 @@ class GroupDescent {
       const std::vector<Index>& rows = samples_.even(settings_.validated_rows, passage.q.rows);
       for (Index moved = 0; moved <= given_.reach; moved += std::max<Index>(1, given_.reach)) {
         checkpoint();
-        const double loss =
-            loss_.evaluate(passage, moved_by(maps.all, moved, true), options_, rows, nullptr);
-        sum += loss;
+        sum += loss_.evaluate(passage, moved_by(maps.all, moved, true), options_, rows, nullptr);
         count += loss_.mass() > 0;
       }
     }

@@ -60,6 +60,10 @@ struct Mask {
   bool has_key(Index head, Index col) const {
     return !keys || bytes_of(keys)[head * keys_head + col * keys_col] != 0;
   }
+  // Whether a key is no padding: it lies within the length of the head, and is not masked itself.
+  bool exists(Index head, Index col) const {
+    return (!key_lengths || col < key_lengths[head]) && has_key(head, col);
+  }
 
   // Whether it is the same for all heads; one that stores a dense array for each counts as different.
   bool is_shared(Index heads, Index cols) const;
@@ -140,8 +144,7 @@ struct LogitSource {
   // Whether a key is no padding for at least one query head.
   bool has_key(Index key) const {
     for (Index h = 0; h < q.count; ++h) {
-      const bool padding = mask.key_lengths && key >= mask.key_lengths[h];
-      if (!padding && mask.has_key(h, key)) return true;
+      if (mask.exists(h, key)) return true;
     }
     return false;
   }

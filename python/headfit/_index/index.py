@@ -124,7 +124,8 @@ def index(
     Raises
     ------
     InputError, NonFiniteError
-        For arguments that do not fit, before any work starts; those of a key head name it.
+        For arguments that do not fit, before any work starts; those of a key head name it. In the
+        fit, for passages that choose without a key to find or, for `mass`, a row to judge.
 
     See Also
     --------

@@ -12,7 +12,7 @@ memory. Each function takes the same three keyword arguments:
     uniform on ``[0, log(gamma)]``, divided by the sum of their row. None means
     ``"random"`` if ``gamma > 1``, otherwise ``"uniform"``. `knn` has ``"gaussian"`` besides.
 ``gamma``
-    The largest allowed ratio of two nonzeros of a row, at least 1.
+    The largest allowed ratio of two nonzeros of a row, 1 to 1e300.
 ``rng``
     A seed or a ``numpy.random.Generator``, used as in ``numpy.random.default_rng``; 0 by
     default, so that calls repeat. None draws fresh entropy. The support is drawn before the

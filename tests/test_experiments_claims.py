@@ -69,7 +69,7 @@ def test_the_diagram_counts_what_linear_programs_count(tmp_path: Path) -> None:
     assert (tmp_path / "phase_diagram.svg").is_file()
 
 
-def test_norms_are_those_of_the_queries(tmp_path: Path) -> None:
+def test_norms_are_those_of_the_queries() -> None:
     keys = hf.methods.KeyTable.cyclic(24, 12, dtype="float64")
     A = hf.patterns.random_regular(24, 2, rng=[0, 24, 2])
     head = hf.fit(A, method=hf.methods.MaxMargin(keys=keys), tolerances=phase_diagram.ASKED,

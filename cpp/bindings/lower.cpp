@@ -113,7 +113,8 @@ void bind_lower(py::module_& m) {
   }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("cols"));
 
   m.def("columns_apart", [](const TargetArrays& target, Index first, Index stop) {
-    if (first < 0 || stop > target.rows()) throw InputError("columns must be those of the target");
+    if (first < 0 || first > stop || stop > target.rows())
+      throw InputError("columns must be those of the target");
     return on_target(target, 1, [&](const Target& view, const Run& run) {
       check_entries(view, run);
       return columns_apart(view, first, stop);

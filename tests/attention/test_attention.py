@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import signal
 import subprocess
 import sys
@@ -667,10 +669,12 @@ def test_logits_near_the_largest_number(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_near_the_largest_number(dtype: str) -> None:
     # An average of finite values is finite: it may not come out as inf.
-    big = float(np.finfo(dtype).max) * 0.9
-    Q, K, _ = problem(dtype, (4, 300, 3))
-    applied = hf.attention_apply(Q, K, np.full((300, 2), big, dtype))
-    np.testing.assert_allclose(applied, big, rtol=1e-4)
+    big = float(np.finfo(dtype).max)
+    for share, m in ((0.9, 300), (1.0, 7), (1.0, 14), (-1.0, 15), (1.0, 105), (-1.0, 117)):
+        Q, K, _ = problem(dtype, (4, m, 3))
+        for q in (Q, np.zeros_like(Q)):
+            applied = hf.attention_apply(q, K, np.full((m, 2), share * big, dtype))
+            np.testing.assert_allclose(applied, share * big, rtol=1e-4)
 
 
 # Masks --------------------------------------------------------------------------------
@@ -747,6 +751,7 @@ def test_no_rows_in_a_batch(option: str) -> None:
         ({"bias": np.zeros((6, 5))}, "bias must broadcast"),
         ({"bias": np.zeros((2, 5, 6))}, "bias must broadcast"),
         ({"bias": "high"}, "bias must hold real numbers"),
+        ({"bias": np.eye(5, 6, dtype=bool)}, "bias must hold numbers; pass truth values as a mask"),
         ({"key_lengths": 7}, "key_lengths must lie in 0 ... 6"),
         ({"key_lengths": -1}, "key_lengths must lie"),
         ({"key_lengths": 2.5}, "key_lengths must be integers"),
@@ -1161,6 +1166,8 @@ def test_torch_tensors() -> None:
     )
     some = mask.any(dim=1).numpy()
     np.testing.assert_allclose(got[:, :, some], want.detach().numpy()[:, :, some], atol=1e-5)
+    with pytest.raises(InputError, match="Q must be an array: Can't call numpy"):
+        hf.attention_matrix([*tensors[0]], K)
     half = tensors[0].detach().half()
     assert hf.attention_matrix(half, half).dtype == np.float32
     assert hf.attention_matrix(tensors[0].double(), K).dtype == np.float64
@@ -1352,6 +1359,38 @@ def test_attention_is_the_functions_with_settings() -> None:
     assert hf.Attention(Q, K).scale == 0.5
     with pytest.raises(AttributeError):
         attention.scale = 1.0  # type: ignore[misc]
+
+
+CHANGED: dict[str, Options] = {
+    "a bias in a wider dtype": {"bias": np.zeros((6, 6))},
+    "a bias of some axes": {"bias": np.zeros((2, 1, 6, 6), np.float32)},
+    "a mask of some axes": {"mask": np.ones((2, 1, 6, 6), bool)},
+    "slopes": {"position": ("alibi", np.ones(3))},
+    "frequencies": {"position": ("rope", [1.0, 0.5])},
+    "sinks": {"sinks": np.zeros(3)},
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_what_the_core_copied_does_not_change(name: str) -> None:
+    options = copy.deepcopy(CHANGED[name])
+    Q, K, _ = problem("float32", (6, 6, 4), (2, 3), (2, 3))
+    attention = hf.Attention(Q, K, **options)
+    before = attention.matrix()
+    ((option, value),) = options.items()
+    array = value[1] if isinstance(value, tuple) else value
+    array[0] = 1 - array[0]
+    assert (hf.Attention(Q, K, **options).matrix() != before).any()
+    for own in (attention, copy.copy(attention), pickle.loads(pickle.dumps(attention))):
+        np.testing.assert_array_equal(own.matrix(), before)
+    with pytest.raises(InputError, match=f"{option} must not be given beside an Attention"):
+        hf.Attention.of(attention, **options)
+
+
+def test_statistics_are_compared_and_hashed_by_identity() -> None:
+    first, second = (hf.attention_stats(np.eye(3), np.eye(3)) for _ in range(2))
+    assert first != second
+    assert len({first, first, second}) == 2
 
 
 def test_attention_refuses_at_once() -> None:

@@ -411,6 +411,13 @@ def test_exact_without_a_bound_on_columns_is_greedy():
     assert (a.matrix != b.matrix).nnz == 0
 
 
+def test_the_mask_of_a_result_does_not_change():
+    mask = np.ones((5, 5), bool)
+    kept = hf.sparsify(RNG(9).random((5, 5)), mask=mask, per_row=1)
+    mask[:] = False
+    assert kept.mask.all()
+
+
 # Rows that lose everything, and bad input ---------------------------------------------
 
 

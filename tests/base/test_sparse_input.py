@@ -262,6 +262,8 @@ def test_lists_and_plain_numbers_in_a_sparse_matrix_are_read() -> None:
     A.data = [1.0, 1.0]
     B.setdefault((0, 0), 1.0), B.setdefault((1, 1), 1.0)
     assert hf.Target(A).nonzeros == hf.Target(B).nonzeros == 2
+    A.data = np.ones(2, ">f8")
+    assert hf.certify(np.eye(2), matrix=A).holds
 
 
 def test_fractions_and_unsigned_overflow_are_no_diagonals_or_coordinates() -> None:

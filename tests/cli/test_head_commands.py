@@ -25,19 +25,14 @@ def queries_and_keys(*lead: int) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def run(run):
     np.savez("one.npz", **queries_and_keys())
     np.savez("heads.npz", **queries_and_keys(2, 3))
     sparse.save_npz("A.npz", hf.patterns.band(12, 1))
 
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        words = [str(argument) for argument in arguments]
-        takes_threads = words[0] not in ("plot", "info") and "--help" not in words
-        status = cli.main([*words, *(("--num-threads", "1") if takes_threads else ())])
-        said = capsys.readouterr()
-        return status, said.out, said.err
+    def call(*words: object) -> tuple[int, str, str]:
+        takes_threads = words[0] not in ("plot", "info")
+        return run(*words, *(("--num-threads", 1) if takes_threads else ()))
 
     return call
 
@@ -48,15 +43,6 @@ def bad(outcome: tuple[int, str, str], *words: str) -> None:
     assert err.count("\n") == 1
     for word in words:
         assert word in err
-
-
-@pytest.mark.parametrize(
-    "command", ["describe", "shrink", "compress", "index", "selection", "plot", "plan"]
-)
-def test_every_help_has_examples(command, run):
-    status, out, err = run(command, "--help")
-    assert (status, err) == (0, "")
-    assert "examples:\n  headfit " in out
 
 
 # describe
@@ -154,10 +140,10 @@ def test_shrink_of_one_of_several_heads_and_json(run):
 def test_shrink_that_is_not_close_enough_ends_with_1(run):
     rng = np.random.default_rng(0)
     np.savez("wild.npz", Q=4 * rng.normal(size=(N, D)), K=4 * rng.normal(size=(N, D)))
-    line = ("--tv-worst", 1e-6, "--time-limit", 1e-3, "-o", "s.npz")
+    line = ("--tv-worst", 1e-6, "--dtype", "bfloat16", "-o", "s.npz")
     status, out, _ = run("shrink", "wild.npz", *line)
-    assert status in (0, 1)
-    assert (status == 1) == ("NOT within the bounds" in out)
+    assert status == 1
+    assert "NOT within the bounds" in out
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 from scipy import sparse
 
 import headfit as hf
-from headfit import cli
 from headfit._cli.command import value
 from headfit._cli.fitting import function_of_n
 from headfit.errors import InputError
@@ -18,16 +18,8 @@ QUICK = ("--time-limit", "4")
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = cli.main(["plan", *(str(argument) for argument in arguments)])
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return call
+def run(run):
+    return partial(run, "plan")
 
 
 def test_a_pattern_by_its_name(run, tmp_path):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import headfit as hf
-from headfit import cli
 
 FILE = """
 num_threads = 1
@@ -24,17 +23,9 @@ exempt_columns = [[0], [0, 1]]
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def run(run):
     Path("sweep.toml").write_text(FILE)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = cli.main(list(words))
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return call
+    return run
 
 
 def test_a_sweep(run):

@@ -106,6 +106,12 @@ ENDS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
+OBSTACLES = {
+    "certified": None, "time limit": "time", "steps": "steps", "callback": "callback",
+    "infeasible": "bound", "stalled": "method",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(("options", "stopped", "said"), ENDS)
 def test_a_fit_says_why_it_ended(options: dict[str, Any], stopped: str, said: str) -> None:
     head = hf.fit(A, **options)
@@ -121,19 +127,6 @@ def test_a_fit_says_why_it_ended(options: dict[str, Any], stopped: str, said: st
     if stopped == "infeasible" and head.method == "max-margin":
         assert head.witnesses
         assert head.witnesses[0].verify(A, head.K)
-
-
-OBSTACLES = {
-    "certified": None, "time limit": "time", "steps": "steps", "callback": "callback",
-    "infeasible": "bound", "stalled": "method",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("options", "stopped", "said"), ENDS)
-def test_a_fit_says_what_stood_in_the_way_and_what_was_reached(
-    options: dict[str, Any], stopped: str, said: str
-) -> None:
-    head = hf.fit(A, **options)
     c = head.certificate
     assert head.obstacle == OBSTACLES[stopped]
     assert c.share_held == 1 - (c.failed_rows.size + c.undecided_rows.size) / 128

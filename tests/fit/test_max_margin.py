@@ -879,6 +879,11 @@ A32 = hf.patterns.random_regular(32, 3, gamma=2.0, rng=0)
             {"dtype": "float32"},
             "keys must be in the range of float32; got numbers up to 1e+300",
         ),
+        (
+            np.full((32, 4), 7e4),
+            {"dtype": "float16"},
+            "keys must fit float16; got numbers up to 7e+04",
+        ),
         (hf.methods.KeyTable.random(31, 4), {}, "got 31"),
         ("random", {"dim": 8, "form": "soft"}, "form must be one of"),
         ("random", {"dim": 0}, "dim must be an integer of at least 1"),

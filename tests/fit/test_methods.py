@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -145,11 +146,21 @@ class Wrong(TruncatedSVD):
             "1 to 4 columns; truncated-svd returned shapes .24, 9.",
         ),
         (hf.methods.Head(np.ones((24, 0)), np.ones((24, 0))), "1 to 4 columns"),
+        (hf.methods.Head(np.ones((24, 2)) + 1j, np.ones((24, 2))), "Q of method trunc.* real"),
+        (hf.methods.Head(np.ones((24, 2)), np.ones(24)), "K of method trunc.* 2 axes"),
     ],
 )
 def test_what_a_method_returns_is_checked(made: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         hf.fit(BAND, 4, method=Wrong(made))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float16, list])
+def test_heads_of_any_dtype_mean_the_same(dtype: Any) -> None:
+    q = 600 * np.eye(24, 4)
+    made = q.tolist() if dtype is list else q.astype(dtype)
+    of = [hf.fit(BAND, 4, method=Wrong(hf.methods.Head(x, x)), scale=0.005) for x in (q, made)]
+    np.testing.assert_array_equal(*(fit.attention.logits() for fit in of))
 
 
 def test_smaller_heads_are_filled_up() -> None:
@@ -252,6 +263,15 @@ def test_a_method_has_its_own_options_and_fit_has_none_of_them(method: Any, name
     for other in every - set(names):
         with pytest.raises(TypeError, match=other):
             method(**{other: 1})
+
+
+def test_efforts_and_settings_are_saved(tmp_path: Path) -> None:
+    fit = hf.fit(BAND, 4, method=hf.methods.Learned(effort=np.array(300)))
+    fit.save(tmp_path / "fit.npz")
+    assert hf.load(tmp_path / "fit.npz").settings["effort"] == 300
+    own = hf.methods.Head(np.ones((24, 2)), np.ones((24, 2)), settings={"by": np.ones(2)})
+    with pytest.raises(InputError, match="settings hold a ndarray, which is not saved"):
+        hf.fit(BAND, 4, method=Wrong(own)).save(tmp_path / "own.npz")
 
 
 def test_a_start_is_a_copy() -> None:

@@ -580,16 +580,17 @@ def test_exact_logits_meet_the_tolerances_before_rounding(seed, dtype):
     on, off = rng.normal(20, 3, size=4), rng.normal(0, 6, size=9)
     exact = np.float32(np.concatenate([on, off]))
     rounded = round_to(exact, dtype)
-    log_weights = exact[:4] - exact[0]
+    log_weights = exact[:4].astype(float) - float(exact[0]) + rng.uniform(-0.3, 0.3, 4)
     leak = math.exp(rounded[4:].max() - rounded[:4].min())
     if not leak < 1:
         return
-    spread = np.ptp((rounded[:4] - log_weights).astype(float))
+    spread = np.ptp(rounded[:4].astype(float) - log_weights)
+    wanted = math.expm1(np.ptp(exact[:4].astype(float) - log_weights))
     for limit in (None, float(np.abs(rounded).max())):
         of_rounded = hf.Tolerances(min(leak * (1 + 1e-9), 0.999999), math.expm1(spread), limit)
         wide = of_rounded.before_rounding(hf.Kernel(logits=dtype))
         assert math.exp(float(exact[4:].max()) - float(exact[:4].min())) <= wide.leak
-        assert wide.distortion >= 0
+        assert wanted <= wide.distortion * (1 + 1e-9)
         assert np.abs(exact).max() <= wide.logit_limit
         assert wide.leak >= of_rounded.leak
     assert hf.Tolerances().before_rounding(hf.Kernel.named("flash-bfloat16")) == hf.Tolerances()

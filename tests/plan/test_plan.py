@@ -16,7 +16,6 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
-from headfit._fit.registry import as_method
 from headfit._plan.plan import source_of
 from headfit._plan.search import Clock, Planner, Question
 from headfit.errors import InputError, TooLargeError
@@ -440,7 +439,6 @@ def test_names_of_patterns() -> None:
     assert at(lambda n: sp.eye_array(n)) == "the pattern"
     assert at(np.eye(8)) == "the matrix"
     assert len(at(functools.partial(hf.patterns.circulant, offsets=list(range(50))))) <= 48
-    assert as_method("auto").name
 
 
 def causal_band(n: int) -> Any:

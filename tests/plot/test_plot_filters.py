@@ -162,7 +162,7 @@ def test_rope_claims_what_is_proved_alone(ax):
     assert not ax.texts
 
 
-def test_rope_joins_windows_of_one_embedding_and_kind(ax):
+def test_rope_joins_windows_of_one_embedding_and_kind():
     of_base = [hf.rope.filter(2, n=64, inv_freq=base ** (-np.arange(8) / 8)) for base in (9, 1e4)]
     kinds = [hf.rope.filter(4, n=64, dim=16, causal=causal) for causal in (True, False)]
     sizes = [hf.rope.filter(2, n=n, dim=16) for n in (64, 65)]

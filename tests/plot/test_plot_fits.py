@@ -111,7 +111,7 @@ def test_one_dimension_has_no_other_direction(ax):
     np.testing.assert_array_equal(picture.others.get_offsets()[:, 1], 0)
 
 
-def test_certificate_counts_rows(pattern, head, ax):
+def test_certificate_counts_rows(head, ax):
     lines = plot.certificate(head, ax=ax)
     c = head.certificate
     for line, rows, asked in zip(

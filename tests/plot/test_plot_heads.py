@@ -259,9 +259,3 @@ def test_a_grid_draws_an_entry_of_a_batch():
         hf.plot.heads_grid(hf.Attention(Q[0, 0], K[0, 0]), batch=0)
     with pytest.raises(InputError, match="batch must not be given without an Attention"):
         hf.plot.heads_grid([weights[0, 0, 0]], batch=0)
-
-
-def test_results_with_a_head_are_drawn():
-    rng = np.random.default_rng(0)
-    small = hf.shrink(*rng.standard_normal((2, 12, 4)), dim=2, curve_dims=(), effort="low")
-    np.testing.assert_array_equal(plot.tiles(small, 12), small.attention.matrix())

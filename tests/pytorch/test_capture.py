@@ -286,6 +286,18 @@ def test_a_cache_of_fixed_size(backend):
     )
 
 
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_induction_with_a_cache_of_fixed_size(backend):
+    model, given = model_of("llama", backend), {"input_ids": torch.arange(10, 22).repeat(1, 2)}
+    tables = []
+    for cache in (None, transformers.StaticCache(config=model.config, max_cache_len=40)):
+        with hf.torch.capture(model) as heads, torch.no_grad():
+            model(**given, cache=cache)
+        tables.append(heads.table().numbers["induction"])
+    np.testing.assert_allclose(*tables, atol=1e-6)
+    assert not np.isnan(tables).any()
+
+
 def diagonal_of(heads, layer):
     """Return the mean weight of each query's own key, if the last key seen is the last query's."""
     total = []
@@ -534,7 +546,7 @@ def test_what_is_compiled_or_no_list_of_batches_is_refused():
     model = MODELS["llama"](transformers).eval()
     batch = {"input_ids": torch.randint(5, 50, (2, N))}
     with ht.capture(model) as heads:
-        for batches in (batch, 3):
+        for batches in (batch, 3, batch["input_ids"]):
             with pytest.raises(
                 hf.errors.InputError, match="batches must be an iterable of batches"
             ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -133,6 +135,53 @@ def test_a_whole_transformer_has_self_and_cross_attention():
     assert (cross.n, cross.m) == (N, 7)
     assert (cross.matrix()[0, :, :, 5:] == 0).all()
     assert heads.table().numbers["rows"].tolist() == [14, 14, 18, 18, 18, 18]
+
+
+def test_the_mask_of_cross_attention_with_padding_is_that_of_the_batch():
+    torch.manual_seed(0)
+    model, x = torch.nn.MultiheadAttention(E, H, batch_first=True).eval(), torch.randn(2, 6, E)
+    padding = torch.tensor([[0, 0, 0, 0, 1, 1]] * 2).bool()
+    given = {"key_padding_mask": padding, "attn_mask": torch.ones(6, 6).triu(1).bool()}
+    with hf.torch.capture(model, check=True) as heads:
+        _, weights = model(x, x.clone(), x, **given, average_attn_weights=False)
+    np.testing.assert_allclose(heads[0].matrix(), weights.detach(), atol=1e-6)
+
+
+def test_functions_of_transformers_that_are_looked_up_as_items():
+    functions = pytest.importorskip("transformers").modeling_utils.ALL_ATTENTION_FUNCTIONS
+    before = functions["sdpa"]
+
+    class Layer(torch.nn.Module):
+        num_key_value_groups, is_causal = 2, True
+
+        def forward(self, q, k, mask):
+            return functions["sdpa"](self, q, k, k, mask, dropout=0.0, scaling=0.5)[0]
+
+    model, generator = Layer().eval(), torch.Generator().manual_seed(0)
+    with hf.torch.capture(model, check=True) as heads:
+        for n, m in ((6, 6), (1, 7)):
+            q, k = (torch.randn(1, h, t, 4, generator=generator) for h, t in ((4, n), (2, m)))
+            model(q, k, torch.ones(n, m, dtype=torch.bool).tril(m - n)[None, None])
+    assert [heads[0, :, call].stored[0].shape for call in (0, 1)] == [(4, 6, 4), (4, 1, 4)]
+    assert heads.layers[0].key_heads == 2
+    assert functions["sdpa"] is before
+
+
+def test_masks_of_many_layers_are_not_all_kept():
+    seen = []
+
+    class Layer(torch.nn.Module):
+        def forward(self, x):
+            mask = torch.ones(20, 20, dtype=torch.bool).tril()
+            seen.append(weakref.ref(mask))
+            return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    model = torch.nn.Sequential(*(Layer() for _ in range(9)))
+    held = []
+    model[-1].register_forward_hook(lambda *_: held.append(sum(m() is not None for m in seen)))
+    with hf.torch.capture(model):
+        model(torch.randn(2, 2, 20, 4))
+    assert held == [5]
 
 
 class Attend(torch.nn.Module):
@@ -411,7 +460,7 @@ def test_statistics_are_those_of_describe():
         np.testing.assert_array_equal(table[name], whole[name].max(axis=0))
 
 
-def test_run_takes_batches_of_all_kinds(monkeypatch):
+def test_run_takes_batches_of_all_kinds():
     class Named(torch.nn.Module):
         def forward(self, x, y=None):
             return F.scaled_dot_product_attention(x, x, x if y is None else y)

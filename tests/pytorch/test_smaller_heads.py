@@ -197,6 +197,22 @@ def test_some_heads_of_hand_written_attention():
         assert torch.equal(model(x), whole)
 
 
+def test_a_batch_of_single_heads():
+    class Layer(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    model, x = Layer(), torch.randn(6, 20, 8, generator=torch.Generator().manual_seed(2))
+    with ht.capture(model) as heads:
+        model(x)
+    found = hf.compress(heads.passages(), dim=3, effort=0)
+    with ht.smaller_heads(model, found):
+        small = model(x)
+    for b, passage in enumerate(heads.passages()["model", 0]):
+        expected = found["model", 0].apply(passage).apply(x[b].numpy())
+        np.testing.assert_allclose(small[b], expected.reshape(20, 8), atol=1e-5)
+
+
 def test_settings_return_after_an_exception():
     model, given = transformer("llama", "sdpa"), tokens()
     with torch.no_grad():

@@ -72,7 +72,7 @@ def test_stays_within_total_variation(name, mask):
     result = hf.shrink(Q, K, mask=mask, tv=0.03, curve_dims=(2,), num_threads=2)
     assert result.shrunk
     assert result.reached
-    assert result.dim == result.dim < Q.shape[1] == result.original_dim
+    assert result.Q.shape[1] == result.dim < Q.shape[1] == result.original_dim
     tv = row_tv(None, Q, K, result, mask)
     assert result.tv_mean == pytest.approx(tv.mean(), abs=1e-6)
     assert result.tv_worst == pytest.approx(tv.max(), abs=1e-6)

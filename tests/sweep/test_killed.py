@@ -48,7 +48,6 @@ def results(table: Path) -> dict[int, tuple[float, float]]:
     return {row["x"]: (row["square"], row["third"]) for row in hf.sweep.load(table).rows}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
 def test_kill_at_random_moments_loses_the_point_in_flight_alone(swept, tmp_path, log):
     whole, table = tmp_path / "whole.jsonl", tmp_path / "table.jsonl"
     points = hf.sweep.grid(x=range(POINTS), log=log, seconds=SECONDS)

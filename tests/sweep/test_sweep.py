@@ -328,7 +328,7 @@ def test_a_bar(swept, table, capsys):
     assert "3/3" in capsys.readouterr().err
 
 
-def test_an_interrupt_ends_it_and_keeps_what_is_done(swept, table, log, monkeypatch):
+def test_an_interrupt_ends_it_and_keeps_what_is_done(swept, table, log):
     def stop(line: str) -> None:
         if line.startswith("2 of"):
             raise KeyboardInterrupt
@@ -342,7 +342,7 @@ def test_an_interrupt_ends_it_and_keeps_what_is_done(swept, table, log, monkeypa
     assert not hf.sweep.load(table).damaged
 
 
-def test_bad_arguments_are_refused_before_any_work(swept, table, tmp_path):
+def test_bad_arguments_are_refused_before_any_work(swept, table):
     points = [{"x": 1}]
     for name, call in {
         "points": lambda: hf.sweep.run([], table),

@@ -292,8 +292,6 @@ def test_a_file_system_without_locks_does_without(filled, table, monkeypatch):
 
 
 def test_no_lock_stays_with_forked_processes(filled, table):
-    if not hasattr(os, "fork"):
-        pytest.skip("it forks")
     with Table.writing(table):
         child = os.fork()
         if not child:
@@ -314,9 +312,3 @@ def test_a_result_of_any_finite_or_infinite_number_comes_back(swept, table):
     second = hf.sweep.load(table)
     assert repr(first.rows) == repr(second.rows)
     assert [str(row["value"]) for row in second.rows] == ["nan", "inf", "-inf", "1e+300", "0.1"]
-
-
-def test_records_by_key(filled, table):
-    records = Table(table).records
-    assert all(key == record["key"] for key, record in records.items())
-    assert Table(table.with_name("nothing"), may_lack=True).records == {}

@@ -352,6 +352,25 @@ def test_full_support_and_single_entries():
     assert c.leak == pytest.approx(np.exp(-9))
 
 
+def test_a_row_without_a_finite_logit_has_no_weights():
+    bias = np.array([[-np.inf, -np.inf], [0, 0]])
+    certificate = hf.certify(np.eye(2), hf.Attention(np.eye(2), np.eye(2), bias=bias, scale=1.0))
+    assert certificate.status == "fails"
+    off = 1 / (1 + math.e)
+    np.testing.assert_allclose(certificate.row_tv, [0.5, off])
+    np.testing.assert_allclose(certificate.row_stray, [0, off])
+
+
+def test_a_negative_scale_has_a_positive_norm():
+    certificate = hf.certify(np.eye(3), -4 * np.eye(3), np.eye(3), scale=-1.0)
+    assert certificate.max_norm == pytest.approx(4)
+
+
+def test_a_matrix_without_masses():
+    assert math.isnan(hf.certify(np.eye(3), matrix=np.eye(3), certificate_mass=False).tv_mean)
+    assert hf.certify(np.eye(3), matrix=np.eye(3)).tv_mean == 0
+
+
 def test_rows_that_the_mask_empties():
     mask = np.array([[False, False], [True, True]])
     A = sp.csr_array(np.array([[0, 0], [1.0, 0]]))

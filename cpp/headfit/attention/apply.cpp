@@ -1,5 +1,8 @@
 // Attention times values without the attention matrix: a running softmax of each row, and its
 // product with the values seen so far (Milakov and Gimelshein 2018; Dao et al. 2022).
+#include <algorithm>
+#include <limits>
+
 #include "headfit/attention/attention.hpp"
 #include "headfit/attention/softmax_row.hpp"
 #include "headfit/logits/stream.hpp"
@@ -159,7 +162,11 @@ class ApplyFold {
       const T inverse = row.empty() ? T(0) : static_cast<T>(factor / row.sum);
       T* to = out_.row(block.head, block.first + r);
       const T doubling = static_cast<T>(std::ldexp(1.0, values_.halvings(block.head / group_)));
-      for (Index c = 0; c < cols_; ++c) to[c] = sum(r)[c] * inverse * doubling;
+      // An average of values near the largest number may round to beyond it.
+      constexpr T most = std::numeric_limits<T>::max();
+      for (Index c = 0; c < cols_; ++c) {
+        to[c] = std::clamp(sum(r)[c] * inverse * doubling, -most, most);
+      }
     }
   }
 

@@ -24,7 +24,6 @@ namespace {
 using detail::BiasedFold;
 using detail::CompareFold;
 using detail::in_double;
-using detail::judge;
 using detail::MassFold;
 using detail::Norms;
 using detail::Scan;

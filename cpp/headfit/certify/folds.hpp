@@ -163,15 +163,19 @@ class CertificateFold {
     double top = row.sum.empty() ? -std::numeric_limits<double>::infinity()
                                  : static_cast<double>(row.sum.max);
     for (const double s : logits_) top = std::max(top, s);
+    if (top == -std::numeric_limits<double>::infinity()) top = 0;
     const double off = row.sum.empty() ? 0 : std::exp(row.sum.log_sum() - top);
     double on = 0;
     for (const double s : logits_) on += std::exp(s - top);
+    // A row whose logits are all -inf has weights of zero. A logit that the format rounds to infinity
+    // makes the sum NaN, as it does the softmax.
+    const double sum = on + off;
+    const auto share = [&](double x) { return sum == 0 ? 0 : x / sum; };
     double difference = 0;
     for (std::size_t p = 0; p < logits_.size(); ++p) {
-      difference += std::abs(std::exp(logits_[p] - top) / (on + off) - weights[p]);
+      difference += std::abs(share(std::exp(logits_[p] - top)) - weights[p]);
     }
-    // A logit that the format rounds to infinity makes this NaN, as it does the softmax.
-    const double stray = on + off > 0 || std::isnan(on + off) ? off / (on + off) : 0;
+    const double stray = share(off);
     scan_.out.stray[i] = stray;
     scan_.out.tv[i] = (difference + stray) / 2;
   }

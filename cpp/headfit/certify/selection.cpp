@@ -366,6 +366,7 @@ SelectionRows certify_selection(const LogitSource<T>& source, const Heads<float>
   LogitSource<double> whole;
   whole.q = detail::in_double(q_index);
   whole.k = detail::in_double(k_index);
+  whole.group = whole.q.count;  // one key head for all
   std::vector<LogitSource<double>> index;  // of each query head, with the mask that all share
   for (Index h = 0; h < q_index.count; ++h) {
     index.push_back(query_head_of(whole, h));

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias, Unpack, overload
 
@@ -17,7 +17,6 @@ from headfit._attention.logits import (
     LogitKeywords,
     LogitOptions,
     Rows,
-    check_scale,
     core_logits,
     is_same,
     names_logit_options,
@@ -156,9 +155,7 @@ class Attention(Shown):
     @names_logit_options()
     @standard_arithmetic()
     def __init__(self, Q: ArrayLike, K: ArrayLike, **options: Unpack[LogitKeywords]) -> None:
-        checked = LogitOptions(**options).frozen()
-        q, k, core = core_logits(Q, K, checked)
-        checked = replace(checked, scale=check_scale(checked.scale, q.shape[-1]))
+        q, k, checked, core = core_logits(Q, K, LogitOptions(**options).frozen())
         vars(self).update(
             vars(checked), stored=(q, k), options=checked, core=core, errors=None,
             lead=q.shape[:-2], n=q.shape[-2], m=k.shape[-2], dim=q.shape[-1],

@@ -88,12 +88,17 @@ class LogitOptions:
         return tuple(f.name for f in fields(self) if getattr(self, f.name) is not None)
 
     def frozen(self) -> LogitOptions:
-        """Return the options with arrays, checked each by itself, that nobody can change.
+        """Return the options with arrays that are checked each by itself.
 
         The core keeps copies of sparse masks and of small arrays. They are frozen so that the
         attributes of an `Attention` always show what the core computes with.
         """
         mask, lengths, keys, sinks = self.mask, self.key_lengths, self.key_mask, self.sinks
+        bias = None if self.bias is None else arrays.as_array(self.bias, "bias")
+        if bias is not None:
+            if bias.dtype.kind == "b":
+                raise InputError("bias must hold numbers; pass truth values as a mask")
+            bias = arrays.as_stored_array(bias, "bias", ndim=0)
         if sinks is not None:
             sinks = frozen(arrays.as_float_array(sinks, "sinks", ndim=0).astype(np.float64))
         if mask is not None and not isinstance(mask, (str, tuple)):
@@ -102,11 +107,13 @@ class LogitOptions:
             lengths = frozen(arrays.as_array(lengths, "key_lengths"))
         if keys is not None:
             keys = frozen(as_key_mask(keys))
-        return replace(self, mask=mask, key_lengths=lengths, key_mask=keys, sinks=sinks)
+        return replace(self, mask=mask, key_lengths=lengths, bias=bias, key_mask=keys, sinks=sinks)
 
 
-def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.Logits]:
-    """Return checked queries and keys, and the logits that the core computes from them.
+def core_logits(
+    Q: Any, K: Any, options: LogitOptions
+) -> tuple[Any, Any, LogitOptions, _core.Logits]:
+    """Return checked queries, keys and options, and the logits that the core computes from them.
 
     The arrays are the caller's if their rows are contiguous, else copies: they hold the numbers
     that the core computes with. Raises an InputError for shapes, dtypes or options that do not
@@ -119,23 +126,35 @@ def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.
         raise InputError("Q and K must have fewer than 2**31 rows")
     softcap = as_positive(options.softcap, "softcap") or 0.0
     lead, shape = q.shape[:-2], (q.shape[-2], k.shape[-2])
-    positions = as_positions(options.position, lead, shape, dim, dtype)
-    if positions.bias is not None and options.bias is not None:
+    mask, bias, position = options.mask, options.bias, options.position
+    positions = as_positions(position, lead, shape, dim, dtype)
+    if isinstance(position, tuple) and not isinstance(position[1], tuple) and np.ndim(position[1]):
+        position = position[0], frozen(arrays.as_array(position[1], "position"))
+    if positions.bias is not None and bias is not None:
         raise InputError("bias and the position alibi exclude each other: alibi is a bias")
     sinks = options.sinks
     if sinks is not None:
         sinks = np.ascontiguousarray(arrays.by_heads(sinks, lead, (), "sinks"), np.float64)
+    # What the core has no copy of is the caller's; of the others the caller's may change.
+    if isinstance(mask, np.ndarray) and math.prod(mask.shape[:-2]) not in (1, math.prod(lead)):
+        mask = frozen(mask)
+    core_bias = positions.bias if bias is None else _bias(bias, lead, shape, dtype)
+    if bias is not None and not np.may_share_memory(bias, core_bias):
+        bias = frozen(bias)
+        core_bias = _bias(bias, lead, shape, dtype)
+    options = replace(options, scale=check_scale(options.scale, dim), mask=mask, bias=bias,
+                      position=position)  # fmt: skip
     core_options = _core.LogitOptions(
         group=_group(lead, k.shape[:-2]),
-        scale=check_scale(options.scale, dim),
+        scale=options.scale,
         softcap=softcap,
-        mask=core_mask(options.mask, lead, shape, options.key_lengths, options.key_mask),
-        bias=_bias(options.bias, lead, shape, dtype) if positions.bias is None else positions.bias,
+        mask=core_mask(mask, lead, shape, options.key_lengths, options.key_mask),
+        bias=core_bias,
         rotary=positions.table,
         rotary_halves=positions.halves,
         sinks=sinks,
     )
-    return q, k, _core.Logits(q_stack, k_stack, core_options)
+    return q, k, options, _core.Logits(q_stack, k_stack, core_options)
 
 
 def _readable(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -185,11 +204,7 @@ def _group(q_lead: tuple[int, ...], k_lead: tuple[int, ...]) -> int:
 
 def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) -> Any:
     """Return a bias as an array of shape (heads, n, m), broadcast without a copy if possible."""
-    if bias is None:
-        return None
-    array = arrays.as_stored_array(bias, "bias", ndim=0)
-    if array.dtype == np.float64:
-        array = array.astype(dtype, copy=False)
+    array = bias.astype(dtype, copy=False) if bias.dtype == np.float64 else bias
     return arrays.by_heads(arrays.as_items(array), lead, shape, "bias")
 
 

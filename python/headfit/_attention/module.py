@@ -213,8 +213,8 @@ class SelfAttention:
         -------
         Attention
             Its Q and K are X W_Q and X W_K, computed in float64 and rounded to the wider dtype
-            of X and the weights. It holds bounds of their errors, so that statements of `certify`
-            are about the exact products.
+            of X and the weights; those of a canonical module are columns of X. It holds bounds of
+            their errors, so that statements of `certify` are about the exact products.
 
         Raises
         ------

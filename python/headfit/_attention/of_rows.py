@@ -20,7 +20,7 @@ from headfit._base.sparse import csr_of
 from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class AttentionStats(Figures, Shown):
     """Statistics of each row of attention, in float64 arrays of shape (..., n).
 

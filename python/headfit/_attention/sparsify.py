@@ -20,7 +20,7 @@ from headfit._base.arrays import as_indices, as_stack, as_stored_array, is_spars
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Shown, named, plain_dict
 from headfit._base.machine import require_memory
-from headfit._base.masks import core_mask
+from headfit._base.masks import core_mask, frozen_mask
 from headfit._base.sparse import checked_csr, csr_of
 from headfit._base.types import ArrayLike, Columns, Sparse
 from headfit.errors import HeadfitError, InputError
@@ -228,7 +228,7 @@ def sparsify(
             attention = Attention(*attention.stored, **{**vars(attention.options), "sinks": None})
         run: Callable[..., Any] = partial(_core.sparsify_logits, attention.core)
     else:
-        mask = options.get("mask")
+        options["mask"] = mask = frozen_mask(options.get("mask"))
         shape, run = _of_matrix(M, **vars(LogitOptions(**options)))
     n, m = shape
     if 0 in shape:

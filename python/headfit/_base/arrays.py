@@ -104,7 +104,7 @@ def as_array(x: Any, name: str) -> NDArray[Any]:
         with input_errors(expected, BufferError, RuntimeError, TypeError, ValueError):
             return np.from_dlpack(x)
     expected = f"{name} must be an array"  # ragged lists are none
-    with input_errors(expected, ValueError, TypeError, OverflowError, RecursionError):
+    with input_errors(expected, ValueError, TypeError, OverflowError, RuntimeError):
         return np.asarray(x)
 
 

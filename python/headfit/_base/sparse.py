@@ -96,7 +96,7 @@ def checked_csr(
             setattr(own, part, as_array(getattr(own, part), f"{name}: its {part}"))
         if own.dtype.kind not in "fiub":
             raise error(f"{name} must hold real numbers; got dtype {own.dtype}")
-        dtype = own.dtype if dtype is None else dtype
+        dtype = own.dtype.newbyteorder("=") if dtype is None else dtype
         own = _with_checked_indices(own)
     except error:
         raise

@@ -9,6 +9,7 @@ import argparse
 import inspect
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
@@ -244,7 +245,9 @@ class Command:
                 call.files = files
                 made = self.function(call)
             text = json.dumps(plain(made.figures), allow_nan=False) if as_json else made.text
-            print(files.named(text), flush=True)
+            code = sys.stdout.encoding or "utf-8"  # which may lack letters of a name
+            said = files.named(text).encode(code, "backslashreplace").decode(code)
+            print(said, flush=True)
         return 0 if made.holds else 1
 
 

@@ -16,7 +16,7 @@ from headfit._attention.attention import Attention, attention_in
 from headfit._attention.module import SelfAttention
 from headfit._attention.sparsify import as_exempt
 from headfit._base.arguments import as_count, as_flag, as_positive, seed_from, shown, thread_count
-from headfit._base.arrays import round_to
+from headfit._base.arrays import as_matrix, round_to
 from headfit._base.calls import calls_until, standard_arithmetic, tqdm_class
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import KernelLike, Tolerances, as_tolerances, of_head
@@ -360,13 +360,14 @@ def _run(method: Method, problem: Problem, dim: int, patience: Patience) -> Head
         raise InputError(
             f"method must return a Head; {method.name} returned a {type(head).__name__}"
         )
-    n, shape = problem.target.n, np.shape(head.Q)
-    if np.shape(head.K) != shape or len(shape) != 2 or shape[0] != n or not 1 <= shape[1] <= dim:
+    q, k = (as_matrix(getattr(head, x), f"{x} of method {method.name}") for x in "QK")
+    n, shape = problem.target.n, q.shape
+    if k.shape != shape or shape[0] != n or not 1 <= shape[1] <= dim:
         raise InputError(
             f"method must return Q and K of equal shape, {n} rows and 1 to {dim} columns; "
-            f"{method.name} returned shapes {shape} and {np.shape(head.K)}"
+            f"{method.name} returned shapes {shape} and {k.shape}"
         )
-    return head.padded(dim)
+    return replace(head, Q=q, K=k).padded(dim)
 
 
 def judge(

@@ -129,9 +129,10 @@ class Learned(Method):
     seeks_smallest = True
 
     def __post_init__(self) -> None:
-        effort_steps(self.effort, EFFORTS)
+        steps = effort_steps(self.effort, EFFORTS)
         check_callable(self.callback, "callback")
         vars(self).update(
+            effort=self.effort if isinstance(self.effort, str) else steps,
             reheats=as_count(self.reheats, "reheats", 0, 10**9),
             stages=as_count(self.stages, "stages", 1, MOST_STAGES),
             init=None if self.init is None else _as_start(self.init),

@@ -219,6 +219,7 @@ class MaxMargin(Method):
             raise InputError(
                 f"dim must be that of the keys, {table.dim}, or not given; got {size - taken}"
             )
+        round_to(table.keys, problem.dtype, "keys")
         if (largest := np.abs(table.keys).max()) > np.finfo(dtype).max:
             raise InputError(
                 f"keys must be in the range of {dtype}; got numbers up to {largest:.3g}"

@@ -22,6 +22,7 @@ from headfit._build import VERSION
 from headfit._fit.head import Ending, FittedHead, Head
 from headfit._target.certificate import Certificate, Status
 from headfit._target.witnesses import FaceWitness, FarkasWitness
+from headfit.errors import InputError
 
 FORMAT = 2
 
@@ -318,7 +319,7 @@ def _coded(value: Any) -> Any:
 def _as_scalar(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"settings hold a {type(value).__name__}, which is not saved")
+    raise InputError(f"settings hold a {type(value).__name__}, which is not saved")
 
 
 def advice(fit: Fit, head: Head, of_method: str | None, notes: Sequence[str]) -> str:

@@ -22,7 +22,8 @@ def of_one_group(attention: Attention, place: int) -> Attention:
     """Return an attention of a key head or of a layer; refuse what no index knows."""
     position = attention.position
     if attention.bias is not None or (position and not as_rotary(position, attention.dim)):
-        raise InputError(f"passage {place} has a bias or the position alibi, which no index knows")
+        raise InputError(f"passage {place} has a bias (as a mask of -1e9 in place of -inf is one) "
+                         "or the position alibi, which no index knows")  # fmt: skip
     for name, axes in OF_ONE_HEAD.items():
         value = getattr(attention, name)
         if isinstance(value, np.ndarray) and value.ndim > axes and len(value) > 1:

@@ -191,7 +191,7 @@ class ShrinkResult(Result, FittedHead):
         return {**facts, "ended": f"{self.stopped}, {self.seconds:.3g} s"}
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Comparison(Shown):
     """How far attention M is from a dense target A, over the rows that ask for something.
 

@@ -126,11 +126,11 @@ class Certificate(Proof):
 
     @property
     def max_norm(self) -> float:
-        """An upper bound of scale × max ‖q‖ × max ‖k‖, the `max_norm` of the methods.
+        """An upper bound of |scale| × max ‖q‖ × max ‖k‖, the `max_norm` of the methods.
 
         NaN for a certificate about the entries of a matrix.
         """
-        return float("nan") if self.basis == "matrix" else self.scale * self.q_norm * self.k_norm
+        return abs(self.scale) * self.q_norm * self.k_norm
 
     @property
     def reached(self) -> str:

@@ -170,7 +170,7 @@ def certify(
             rows = _core.certify_matrix(target.core, arrays.as_stack(M), limits.core, threads)
         rows.update(dict.fromkeys(("q_norm", "k_norm", "max_logit", "rounding_bound"), np.nan))
         return _certificate(
-            rows, target, True, basis="matrix", scale=np.nan, dtype=str(arrays.computed_in(M)),
+            rows, target, mass, basis="matrix", scale=np.nan, dtype=str(arrays.computed_in(M)),
             mask=target.mask, tolerances=limits,
         )  # fmt: skip
     if Q is None and K is None:

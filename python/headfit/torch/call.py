@@ -220,7 +220,10 @@ def _visible(allowed: Any, rows: Bools | None, shape: tuple[int, int, int], own:
         return part._replace(mask=common if _has_form(part.mask, common) else _form_of(part.mask))
 
     passages = tuple(part and named(part) for part in parts)
-    if isinstance(common, np.ndarray) or any(x and x.mask is not common for x in passages):
+    # A name says where the last query and the last key of a passage are, and of the whole entry
+    # only where these belong together.
+    unlike = any(x and x.mask is not common for x in passages) or (common and not own)
+    if isinstance(common, np.ndarray) or unlike:
         return allowed, None, passages
     key_mask = np.zeros((batch, m), bool)
     for b, passage in enumerate(passages):

@@ -226,6 +226,8 @@ class Recorder(Running):
         known = None if rows is None else rows.tobytes()
         place = id(seen.mask), id(seen.bias), *versions, seen.causal, known, batch, n, m, own
         if place not in self._masks:
+            if len(self._masks) > 4:  # of a model that makes a mask for every layer
+                self._masks.pop(next(iter(self._masks)))
             self._masks[place] = read_masks(seen, rows, (batch, n, m), own), seen.mask, seen.bias
         masks = self._masks[place][0]
         call = Call(
@@ -250,7 +252,7 @@ class Recorder(Running):
                 f"key heads, size) {before} before, and now {shape}"
             )
         for attention, at, part, _ in call.parts() if self.measures is not None else ():
-            of_part = ids[at][..., part] if ids is not None and own and m == n else None
+            of_part = ids[at][..., part] if ids is not None and own and masks.keys == n else None
             layer._statistics.add(attention, tokens=of_part, num_threads=self.threads)
         tokens = sum(len(kept.k) * kept.k.shape[2] for kept in (call, *layer._kept.values()))
         if tokens <= self.heads._keep and layer in self.heads._wanted():

@@ -324,7 +324,8 @@ class CapturedHeads:
         if model is None:
             raise CaptureError("run works inside the with statement of capture only")
         check_callable(call, "call")
-        if hasattr(batches, "keys") or not {"__iter__", "__getitem__"} & {*dir(batches)}:
+        is_one = hasattr(batches, "keys") or isinstance(batches, torch.Tensor)
+        if is_one or not {"__iter__", "__getitem__"} & {*dir(batches)}:
             raise InputError(f"batches must be an iterable of batches; got {shown(batches)}")
         target = call or model
         device = next((p.device for p in model.parameters()), torch.device("cpu"))

@@ -139,7 +139,7 @@ class Running(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
 
 # Who takes the calls of the functions that layers of transformers look up, in any thread.
 _watching: list[Running] = []
-_look_up: Any = None
+_look_ups: dict[str, Any] = {}
 
 
 @contextmanager
@@ -148,7 +148,6 @@ def replaced_look_up(running: Running) -> Iterator[None]:
 
     The look-up is replaced as long as anybody watches, so that contexts may end in any order.
     """
-    global _look_up
     library = sys.modules.get("transformers.modeling_utils")
     if library is None:
         yield  # nobody has loaded a model of this library
@@ -157,23 +156,30 @@ def replaced_look_up(running: Running) -> Iterator[None]:
     if not hasattr(interface, "get_interface"):
         raise CaptureError("headfit.torch needs transformers 5.0 or newer")
     if not _watching:
-        _look_up, interface.get_interface = interface.get_interface, _get_interface
+        for name in ("get_interface", "__getitem__"):
+            _look_ups[name] = getattr(interface, name)
+            setattr(interface, name, _watched(_look_ups[name]))
     _watching.append(running)
     try:
         yield
     finally:
         _watching.remove(running)
         if not _watching:
-            interface.get_interface = _look_up
+            for name, look_up in _look_ups.items():
+                setattr(interface, name, look_up)
 
 
-def _get_interface(self: Any, implementation: Any, default: Any) -> Any:
-    """Return the function of an implementation, by way of those who watch."""
-    function = _look_up(self, implementation, default)
-    for running in _watching:
-        if not running.here.inside:
-            function = partial(_attend, running, implementation, function)
-    return function
+def _watched(look_up: Any) -> Any:
+    """Return a look-up of the function of an implementation, by way of those who watch."""
+
+    def found(self: Any, implementation: Any, *default: Any) -> Any:
+        function = look_up(self, implementation, *default)
+        for running in () if getattr(function, "func", None) is _attend else _watching:
+            if not running.here.inside:
+                function = partial(_attend, running, implementation, function)
+        return function
+
+    return found
 
 
 def _attend(

@@ -185,6 +185,9 @@ class _LayerMaps:
 
         The scale of the layer is for heads without maps; None means 1 / sqrt(D).
         """
+        if query.dim() == key.dim() == 3:  # a batch of single heads, as `capture` reads them
+            query, key = self.apply(query[:, None], key[:, None], scale)
+            return query[:, 0], key[:, 0]
         if query.dim() < 3 or key.dim() < 3:
             raise CaptureError(f"{self.layer}: queries and keys must have an axis of heads")
         shape = (query.shape[-3], key.shape[-3], query.shape[-1])

@@ -95,9 +95,9 @@ class LogitOptions:
         """
         mask, lengths, keys, sinks = self.mask, self.key_lengths, self.key_mask, self.sinks
         bias = None if self.bias is None else arrays.as_array(self.bias, "bias")
+        if bias is not None and bias.dtype.kind == "b":
+            raise InputError("bias must hold numbers; pass truth values as a mask")
         if bias is not None:
-            if bias.dtype.kind == "b":
-                raise InputError("bias must hold numbers; pass truth values as a mask")
             bias = arrays.as_stored_array(bias, "bias", ndim=0)
         if sinks is not None:
             sinks = frozen(arrays.as_float_array(sinks, "sinks", ndim=0).astype(np.float64))
@@ -135,18 +135,18 @@ def core_logits(
     sinks = options.sinks
     if sinks is not None:
         sinks = np.ascontiguousarray(arrays.by_heads(sinks, lead, (), "sinks"), np.float64)
-    # What the core has no copy of is the caller's; of the others the caller's may change.
+    # Of what the core copies the caller's array may change: the attributes are copies too.
     if isinstance(mask, np.ndarray) and math.prod(mask.shape[:-2]) not in (1, math.prod(lead)):
         mask = frozen(mask)
     core_bias = positions.bias if bias is None else _bias(bias, lead, shape, dtype)
     if bias is not None and not np.may_share_memory(bias, core_bias):
         bias = frozen(bias)
         core_bias = _bias(bias, lead, shape, dtype)
-    options = replace(options, scale=check_scale(options.scale, dim), mask=mask, bias=bias,
-                      position=position)  # fmt: skip
+    scale = check_scale(options.scale, dim)
+    options = replace(options, scale=scale, mask=mask, bias=bias, position=position)
     core_options = _core.LogitOptions(
         group=_group(lead, k.shape[:-2]),
-        scale=options.scale,
+        scale=scale,
         softcap=softcap,
         mask=core_mask(mask, lead, shape, options.key_lengths, options.key_mask),
         bias=core_bias,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit.errors import InputError
+from headfit.errors import InputError, NonFiniteError
 
 HEADS, KEY_HEADS, D = 6, 2, 4
 WIDTH = KEY_HEADS * D
@@ -141,6 +141,13 @@ def test_a_descent_finds_what_closed_forms_miss(form: str) -> None:
 def test_a_mass_may_need_more_numbers_than_a_head_has() -> None:
     found = hf.index(of(), mass=0.9999, keys=12, window=4, first=2, effort=0, dtype="float32")
     assert D < found.dim <= WIDTH
+
+
+def test_keys_of_a_layer_that_are_not_finite_are_named() -> None:
+    own, keys = hf.index({"layer": of()}, **SMALL)["layer"], np.ones((KEY_HEADS, 5, D))
+    keys[1, 2, 3] = np.nan
+    with pytest.raises(NonFiniteError, match="K in float32 must be finite; got nan at row 7, col"):
+        own.store(keys)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])

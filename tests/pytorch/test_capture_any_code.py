@@ -141,10 +141,15 @@ def test_the_mask_of_cross_attention_with_padding_is_that_of_the_batch():
     torch.manual_seed(0)
     model, x = torch.nn.MultiheadAttention(E, H, batch_first=True).eval(), torch.randn(2, 6, E)
     padding = torch.tensor([[0, 0, 0, 0, 1, 1]] * 2).bool()
-    given = {"key_padding_mask": padding, "attn_mask": torch.ones(6, 6).triu(1).bool()}
-    with hf.torch.capture(model, check=True) as heads:
-        _, weights = model(x, x.clone(), x, **given, average_attn_weights=False)
-    np.testing.assert_allclose(heads[0].matrix(), weights.detach(), atol=1e-6)
+    holes = torch.ones(6, 6).triu(1).bool()
+    holes[4, 1] = holes[5, 2] = True
+    for batch, masked in ((2, torch.ones(6, 6).triu(1).bool()), (2, holes), (1, holes)):
+        y = x[:batch]
+        given = {"key_padding_mask": padding[:batch], "attn_mask": masked}
+        with hf.torch.capture(model, check=True) as heads:
+            _, weights = model(y, y.clone(), y, **given, average_attn_weights=False)
+        found = heads[0].matrix().reshape(weights.shape)
+        np.testing.assert_allclose(found, weights.detach(), atol=1e-6)
 
 
 def test_functions_of_transformers_that_are_looked_up_as_items():

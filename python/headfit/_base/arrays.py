@@ -202,8 +202,8 @@ def by_heads(
 
 
 def check_finite(array: NDArray[Any], name: str) -> None:
-    """Raise a NonFiniteError that names the first NaN or infinity of a stored matrix."""
-    for rows, block in blocks_of_rows(array):
+    """Raise a NonFiniteError that names the first NaN or infinity; rows count over all axes."""
+    for rows, block in blocks_of_rows(array.reshape(math.prod(array.shape[:-1]), array.shape[-1])):
         finite = np.isfinite(block)
         if not finite.all():
             row, col = (int(i) for i in np.argwhere(~finite)[0])

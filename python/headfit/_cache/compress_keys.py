@@ -155,10 +155,6 @@ def compress_keys(
 class _Layer(Passages):
     """A layer in some passages."""
 
-    @property
-    def key_heads(self) -> int:
-        return math.prod(self.attentions[0].stored[1].shape[:-2])
-
     def core(self) -> Any:
         """Return the passages that are fitted, and after them those that choose."""
         positions = self.turns(max(a.m for a in self.attentions))
@@ -181,9 +177,8 @@ class _Layer(Passages):
         longest, heads = max(a.n for a in originals), math.prod(originals[0].lead)
         rows = np.concatenate([np.tile(np.arange(a.n), heads) for a in originals])
         by_position = by_eighths(kl[attends], rows[attends], longest)
-        return replace(
-            found, **Closeness.of(kl[attends], tv[attends])._asdict(), kl_by_position=by_position
-        )
+        close = Closeness.of(kl[attends], tv[attends])
+        return replace(found, **close._asdict(), kl_by_position=by_position)
 
 
 def _flat_keys(k: NDArray[np.float32], positions: Positions) -> NDArray[np.float32]:

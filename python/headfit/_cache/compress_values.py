@@ -148,7 +148,7 @@ def _checked(given: Any, shares: Any, seed: int) -> tuple[Passages, list[FloatAr
         if v.shape != expected or not v.size:
             raise InputError(f"V of passage {i} must be {expected}, not empty; got {v.shape}")
         values[i] = v.astype(np.float32, copy=False)
-        check_finite(values[i].reshape(-1, v.shape[-1]), f"V of passage {i}, in float32,")
+        check_finite(values[i], f"V of passage {i}, in float32,")
     return passages, values
 
 
@@ -161,9 +161,8 @@ def _judged(result: CompressedValues, passages: Any, threads: int) -> Compressed
         step = np.where(high > low, high - low, 1) / 15
         in_4_bits = low + np.round((v - low) / step) * step
         # Attention is linear in values: one pass for the output and for both errors.
-        outputs = attention.apply(
-            np.concatenate([v, read - v, in_4_bits - v], axis=-1), num_threads=threads
-        )
+        of_each = np.concatenate([v, read - v, in_4_bits - v], axis=-1)
+        outputs = attention.apply(of_each, num_threads=threads)
         sums += np.square(outputs.reshape(-1, 3, v.shape[-1]), dtype=np.float64).sum(axis=(0, 2))
     errors = np.sqrt(sums[1:] / (sums[0] or 1.0)).tolist()
     return replace(result, error=errors[0], error_of_4_bits=errors[1])

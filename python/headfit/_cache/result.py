@@ -90,7 +90,7 @@ class Latents(FromPassages, Stored):
             raise InputError(
                 f"states must have shape ({self.key_heads}, n, {size}); got {given.shape}"
             )
-        check_finite(of_heads.reshape(-1, size), "states in float32")
+        check_finite(of_heads, "states in float32")
         packing = self.packing
         return np.asarray(packing.pack(of_heads, packing.table(np.arange(first, first + n))))
 
@@ -166,11 +166,8 @@ class Latents(FromPassages, Stored):
             if getattr(self, name).shape != shape or not all(shape):
                 raise ValueError(f"{name} must have shape {shape}")
         bits = (2,) * rank if self.bits is None else self.bits
-        if (
-            len(bits) != rank
-            or list(bits) != sorted(bits, reverse=True)
-            or not 1 <= bits[-1] <= bits[0] <= 8
-        ):
+        within = [8, *bits, 1]
+        if len(bits) != rank or within != sorted(within, reverse=True):
             raise ValueError(f"bits must be {rank} of 1 to 8 that do not rise; got {shown(bits)}")
         as_count(self.key_heads, "key_heads", 1)
         if width % self.key_heads or (self.position and self._what == "value"):

@@ -96,10 +96,7 @@ class StoredByName(ResultByName[Each]):
 
         def made(arrays: Arrays, about: dict[str, Any]) -> Any:
             names = [tuple(x) if isinstance(x, list) else x for x in about.pop("names")]
-            each = [
-                cls._kind._of(one, arrays, f"{place}.")
-                for place, one in enumerate(about.pop("each"))
-            ]
+            each = [cls._kind._of(x, arrays, f"{at}.") for at, x in enumerate(about.pop("each"))]
             return record(cls, {cls._field: dict(zip(names, each, strict=True)), **about})
 
         return _read(cls, path, made)

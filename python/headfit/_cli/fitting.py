@@ -183,9 +183,7 @@ def options_of_kind(kind: str) -> list[Option]:
         gamma={"help": "largest ratio of two weights in a row (default: 1)"},
         weights={"help": "what weights are (default: random where gamma is above 1, or uniform)"},
     )
-    return [
-        each for o in made for each in (_FILES.get(o.name, [o]) if o.words == (o.name,) else [o])
-    ]
+    return [x for o in made for x in (_FILES.get(o.name, [o]) if o.words == (o.name,) else [o])]
 
 
 def _read_files(call: Call) -> None:

@@ -73,9 +73,8 @@ class Sizes:
 
     def _loss(self, places: NDArray[np.intp]) -> _core.CompressLoss:
         """Return the mean divergence on some passages."""
-        return _core.CompressLoss(
-            [a.core for a in self.passages.part(places)], self.running.threads
-        )
+        passages = [attention.core for attention in self.passages.part(places)]
+        return _core.CompressLoss(passages, self.running.threads)
 
     def fit(self, dim: int) -> MapsOfSize:
         """Return the maps of a size.
@@ -115,19 +114,15 @@ class Sizes:
             return MapsOfSize(
                 maps, 0.0, candidates, DESCENT, self._judged(maps), {"status": "exact"}
             )
-        starts = closed
-        before = max((d for d in self.tried if d < dim), default=None)
-        if before is not None:
-            starts = {**closed, **self.family.extended(self.tried[before].descended, dim)}
-        losses = {
-            name: self.family.loss.value(x, self.running.threads) for name, x in starts.items()
-        }
-        first = min(losses, key=losses.__getitem__)
+        starts, smaller = dict(closed), dict[str, Maps]()
+        if before := max((d for d in self.tried if d < dim), default=0):
+            last = self.tried[before]
+            starts |= self.family.extended(last.descended, dim)
+            smaller[f"{SMALLER}{before}"] = np.pad(last.maps, ((0, 0), (0, dim - before)))
+        loss, threads = self.family.loss, self.running.threads
+        first = min(starts, key=lambda name: loss.value(starts[name], threads))
         maps, chosen, kl, report = self.family.descend(starts[first], self.judge, self.running)
-        candidates = {**closed, DESCENT: chosen}
-        if before is not None:
-            smaller = self.tried[before].maps
-            candidates[f"{SMALLER}{before}"] = np.pad(smaller, ((0, 0), (0, dim - before)))
+        candidates = {**closed, DESCENT: chosen, **smaller}
         distances = {name: self._judged(maps) for name, maps in candidates.items()}
         taken = min(distances, key=lambda name: distances[name].tv_mean)
         report |= {"start": first, "kl": kl}

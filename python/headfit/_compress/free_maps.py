@@ -51,9 +51,8 @@ class ClosedForm:
     def maps(self, products: Sequence[Moment], dim: int) -> Maps:
         """Return the best maps of a size for matrices W, one per query head: P_q P_k^T = W."""
         key_root, key_inverse = self.keys
-        whole = np.vstack(
-            [root @ w @ key_root for (root, _), w in zip(self.queries, products, strict=True)]
-        )
+        pairs = zip(self.queries, products, strict=True)
+        whole = np.vstack([root @ w @ key_root for (root, _), w in pairs])
         left, size, right = np.linalg.svd(whole, full_matrices=False)
         square = np.sqrt(size[:dim])
         part = (left[:, :dim] * square).reshape(len(self.queries), -1, len(square))

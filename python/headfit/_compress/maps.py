@@ -32,9 +32,8 @@ class StoredMaps(NamedTuple):
     def of(cls, maps: Maps, lead: tuple[int, ...], dtype: str) -> Self:
         """Round maps to the numbers of a dtype."""
         p_q, p_k = split(maps, lead[0] if lead else 1)
-        return cls(
-            round_to(p_q if lead else p_q[0], dtype, "P_q"), round_to(p_k, dtype, "P_k"), dtype
-        )
+        p_q = p_q if lead else p_q[0]
+        return cls(round_to(p_q, dtype, "P_q"), round_to(p_k, dtype, "P_k"), dtype)
 
     def smaller(self, attention: Attention) -> Attention:
         """Return the smaller head in a passage.
@@ -92,9 +91,7 @@ class Closeness(NamedTuple):
         """Return that of rows with these distances; nothing is lost where there are none."""
         if not tv.size:
             return cls(0.0, 0.0, 0.0, 0.0)
-        return cls(
-            float(tv.mean()), float(np.quantile(tv, 0.95)), float(tv.max()), float(kl.mean())
-        )
+        return cls(*map(float, (tv.mean(), np.quantile(tv, 0.95), tv.max(), kl.mean())))
 
 
 def by_eighths(values: FloatArray, places: NDArray[np.intp], length: int) -> NDArray[np.float64]:

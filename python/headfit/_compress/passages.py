@@ -1,5 +1,6 @@
 """The passages of a head: what users pass, checked once, and how they are divided."""
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -145,6 +146,11 @@ class Passages:
         return self.lead[0] if self.lead else 1
 
     @property
+    def key_heads(self) -> int:
+        """The number of key heads: 1 for a key head alone."""
+        return math.prod(self.attentions[0].stored[1].shape[:-2])
+
+    @property
     def scale(self) -> float:
         """The scale of the logits."""
         return self.attentions[0].scale
@@ -252,7 +258,7 @@ def with_shared_keys(attention: Attention, place: int, of_layer: bool = False) -
             f"passage {place}"
         )
     for name, x in (("Q", q), ("K", k)):
-        check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {place}")
+        check_finite(x, f"{name} of passage {place}")
     return Attention(q, k[0], **vars(attention.options)) if k.shape[:-2] == (1,) else attention
 
 
@@ -314,7 +320,7 @@ def moved_by(count: int, attention: Attention, rotary: Rotary | None) -> Attenti
     for name, x in (("Q", attention.Q), ("K", attention.K)):
         with np.errstate(over="ignore", invalid="ignore"):
             turn(x, np.cos(angles), np.sin(angles), rotary.halves, out := np.empty_like(x))
-        check_finite(out.reshape(-1, x.shape[-1]), f"{name}, turned to positions up to the length,")
+        check_finite(out, f"{name}, turned to positions up to the length,")
         turned.append(out)
     return Attention(*turned, **vars(attention.options))
 
@@ -367,5 +373,5 @@ def rotated_float32(attention: Attention, place: int) -> Attention:
                 f"{name} must have shape (heads, n, D), and not be empty; got {x.shape} in "
                 f"passage {place}"
             )
-        check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {place}, in float32,")
+        check_finite(x, f"{name} of passage {place}, in float32,")
     return rotated

@@ -37,11 +37,6 @@ class Group(Passages):
     """Passages of a key head, or of all of a layer, which an index is fitted to."""
 
     @property
-    def key_heads(self) -> int:
-        """The number of key heads."""
-        return self.attentions[0].stored[1].size // (self.attentions[0].m * self.dim)
-
-    @property
     def width(self) -> int:
         """The numbers of a key, of all key heads."""
         return self.key_heads * self.dim

@@ -248,11 +248,10 @@ def certify_selection(
     rows = _core.certify_selection(attention.core, of_q, of_k, asks, columns, threads)
     shape = (*attention.lead, attention.n)
     least, most, status = (rows[name].reshape(shape) for name in ("least", "most", "verdict"))
-    worst = np.unravel_index(np.argmin(least), shape) if least.size else ()
     return SelectionCertificate(
         status=VERDICTS[1 if (status == 1).any() else status.max(initial=0)], asked=asked,
         mass=float(least.min(initial=1)), mass_mean=float(least.mean()) if least.size else 1.0,
-        worst=tuple(map(int, worst)) if least.size else None,
+        worst=tuple(map(int, np.unravel_index(np.argmin(least), shape))) if least.size else None,
         row_mass=least, row_most=most, row_status=status,
         **{name: rows[name] for name in ("sure", "selected", "columns", "rescanned")},
         keys=keys, window=window, first=first, form=form, kernel=rounds, dim=of_q.shape[-1],

@@ -66,9 +66,8 @@ def computed(
         try:
             while True:
                 for task in islice(rest, most - len(running)):
-                    running[
-                        submitted(executor, _compute, task, task.work, VERSION, num_threads)
-                    ] = task
+                    more = task.work, VERSION, num_threads
+                    running[submitted(executor, _compute, task, *more)] = task
                 if not running:
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:

@@ -373,8 +373,7 @@ def _check_values(point: Mapping[str, Any]) -> None:
     n = as_count(point.get("n", MOST_TOKENS), "n", 1, MOST_TOKENS)
     for name in point.keys() & {"k", "n_global", "n_random"}:
         as_count(point[name], name, int(name == "k"), n)
-    if "boundary" in point:
-        as_choice(point["boundary"], "boundary", get_args(Boundary))
+    as_choice(point.get("boundary", "clip"), "boundary", get_args(Boundary))
     _tolerances_of(point).check_storable(point["dtype"])
     _method_of(point)
     for name in point.keys() & {"dim", "seed", "pattern_seed"}:

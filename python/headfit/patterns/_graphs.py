@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any, Unpack
 
 import numpy as np
-from scipy import sparse
 
 from headfit import _core
 from headfit._base.arguments import as_count, as_flag, as_generator, seed_from
@@ -44,12 +43,19 @@ def from_graph(
            [1. , 0. , 0. ],
            [1. , 0. , 0. ]])
     """
-    matrix = _adjacency(graph)
+    if hasattr(graph, "adj") and hasattr(graph, "is_directed"):
+        # networkx is optional, and needed only for its own graphs.
+        import networkx  # type: ignore[import-untyped,import-not-found,unused-ignore]
+
+        if len(graph) == 0:
+            raise InputError("graph must have at least one node; got none")
+        graph = networkx.to_scipy_sparse_array(graph, dtype=np.int64, weight=None)
+    # Duplicate entries are summed first: if they cancel there is no edge, as in a dense matrix.
+    matrix = as_csr(graph, "graph")
     n, (rows, columns) = matrix.shape[0], matrix.tocoo().coords
-    if np.isnan(matrix.data).any():
-        raise InputError(
-            f"graph must hold numbers; got NaN in row {rows[np.isnan(matrix.data)][0]}"
-        )
+    nan = np.isnan(matrix.data)
+    if nan.any():
+        raise InputError(f"graph must hold numbers; got NaN in row {rows[nan][0]}")
     if self_loops is not None:
         others = rows != columns
         loops = np.arange(n if as_flag(self_loops, "self_loops") else 0)
@@ -61,20 +67,6 @@ def from_graph(
             f"{int(np.argmin(counts))} (self_loops=True gives each token itself)"
         )
     return from_edges(rows, columns, n)
-
-
-def _adjacency(graph: Any) -> sparse.csr_array:
-    """Return the checked matrix of a graph's edges, without zeros."""
-    matrix = graph
-    if hasattr(graph, "adj") and hasattr(graph, "is_directed"):
-        # networkx is optional, and needed only for its own graphs.
-        import networkx  # type: ignore[import-untyped,import-not-found,unused-ignore]
-
-        if len(graph) == 0:
-            raise InputError("graph must have at least one node; got none")
-        matrix = networkx.to_scipy_sparse_array(graph, dtype=np.int64, weight=None)
-    # Duplicate entries are summed first: if they cancel there is no edge, as in a dense matrix.
-    return as_csr(matrix, "graph")
 
 
 @pattern

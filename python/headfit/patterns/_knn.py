@@ -140,9 +140,7 @@ def _points(points: ArrayLike) -> Floats:
         raise InputError(f"points must have shape (n, dimensions); got {places.shape}")
     finite = np.isfinite(places).all(axis=1)
     if not finite.all():
-        raise InputError(
-            f"points must be finite numbers; got others in row {int(np.argmin(finite))}"
-        )
+        raise InputError(f"points must be finite numbers; got others in row {np.argmin(finite)}")
     with np.errstate(over="ignore"):
         if places.size and not np.isfinite(np.square(np.ptp(places, axis=0)).sum()):
             raise InputError("points must have distances whose squares are finite numbers")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._base.arrays import as_stored_array
+from headfit._base.masks import masks_agree
 from headfit.errors import CaptureError
 from headfit.torch.observed import ObservedCall
 
@@ -222,16 +223,15 @@ def _visible(allowed: Any, rows: Bools | None, shape: tuple[int, int, int], own:
     passages = tuple(part and named(part) for part in parts)
     # A name says where the last query and the last key of a passage are, and of the whole entry
     # only where these belong together.
-    unlike = any(x and x.mask is not common for x in passages) or (common and not own)
-    if isinstance(common, np.ndarray) or unlike:
+    unlike = isinstance(common, np.ndarray) or any(x and x.mask is not common for x in passages)
+    if unlike or (common and not own):
         return allowed, None, passages
     key_mask = np.zeros((batch, m), bool)
     for b, passage in enumerate(passages):
         if passage is not None:
             key_mask[b, passage.keys] = True
-    if key_mask.all():
-        return common, None, None if rows.all() else passages
-    return common, key_mask, passages
+    whole = key_mask.all()
+    return common, None if whole else key_mask, None if whole and rows.all() else passages
 
 
 def _passage(allowed: Bools, rows: Bools, own: bool) -> Passage | None:
@@ -249,22 +249,10 @@ def _passage(allowed: Bools, rows: Bools, own: bool) -> Passage | None:
     return Passage(queries, keys, allowed[:, queries, keys])
 
 
-def _band(n: int, m: int, left: int, right: int) -> Bools:
-    """Return where keys are at most `left` places before a query and `right` after it."""
-    inside = np.tri(n, m, m - n + right, dtype=bool)
-    inside &= ~np.tri(n, m, m - n - left - 1, dtype=bool)
-    return inside
-
-
 def _has_form(allowed: Bools, form: Any) -> bool:
     """Return whether a mask of shape (1 or heads, n, m) says the same as None or a name."""
-    n, m = allowed.shape[1:]
-    if form is None:
-        return bool(allowed.all())
-    if isinstance(form, np.ndarray):
-        return False
-    left, right = (m, 0) if form == "causal" else form[1]
-    return bool((allowed == _band(n, m, left, right)).all())
+    heads, n, m = allowed.shape
+    return not isinstance(form, np.ndarray) and masks_agree(allowed, form, (n, m), (heads,))
 
 
 def _form_of(allowed: Bools) -> Any:
@@ -277,7 +265,7 @@ def _form_of(allowed: Bools) -> Any:
         position = np.arange(n) + m - n
         left = int((position - one.argmax(axis=-1)).max())
         right = int((m - 1 - one[:, ::-1].argmax(axis=-1) - position).max())
-        if left >= 0 and right >= 0 and (one == _band(n, m, left, right)).all():
+        if left >= 0 and right >= 0 and _has_form(allowed[:1], ("window", (left, right))):
             return "causal" if right == 0 and left == m - 1 else ("window", (left, right))
     return allowed
 

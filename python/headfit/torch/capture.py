@@ -119,10 +119,8 @@ def capture(
     wanted = Measures(per_row, per_column, share, shares)
     measures = wanted if as_flag(statistics, "statistics") else None
     heads = CapturedHeads(model, as_count(keep, "keep", 0), _named_layers(keep_layers))
-    recorder = Recorder(
-        model, heads, measures, thread_count(num_threads),
-        as_flag(check, "check"), as_flag(values, "values"),
-    )  # fmt: skip
+    options = thread_count(num_threads), as_flag(check, "check"), as_flag(values, "values")
+    recorder = Recorder(model, heads, measures, *options)
     try:
         with recorder.watching():
             yield heads
@@ -215,10 +213,7 @@ class Recorder(Running):
         # One of them may be the same for the whole batch.
         query, key = (x.expand(batch, *x.shape[1:]) for x in (query, key))
         own = seen.kind == "self" and m >= n
-        if seen.rows is None:
-            rows, ids = self._padding(batch, n)
-        else:
-            rows, ids = seen.rows.detach().cpu().numpy(), None
+        rows, ids = self._padding(seen, batch, n)
         # Layers have the same masks as long as these exist and do not change. Tensors made in
         # inference mode do not count their changes.
         tensors = [x for x in (seen.mask, seen.bias) if x is not None]
@@ -263,8 +258,13 @@ class Recorder(Running):
         layer.calls += 1
         return call
 
-    def _padding(self, batch: int, n: int) -> tuple[Bools | None, Any]:
-        """Return which queries are no padding, and their tokens, from the model's arguments."""
+    def _padding(self, seen: ObservedCall, batch: int, n: int) -> tuple[Bools | None, Any]:
+        """Return which queries are no padding, and their tokens, from the model's arguments.
+
+        A layer that says it itself says nothing of the tokens.
+        """
+        if seen.rows is not None:
+            return seen.rows.detach().cpu().numpy(), None
         frames = [frame for frame in reversed(self.here.frames) if frame.arguments]
         every_ids = [frame.arguments.get("input_ids") for frame in frames]
         fitting = (x for x in every_ids if isinstance(x, torch.Tensor) and x.shape == (batch, n))

@@ -57,9 +57,7 @@ class FittedAttention:
         X = self.X.to(self.module.out_proj.weight)
         mask = None if self.attn_mask is None else self.attn_mask.to(X.device)
         with torch.no_grad():
-            _, weights = self.module(
-                X, X, X, attn_mask=mask, need_weights=True, average_attn_weights=False
-            )
+            _, weights = self.module(X, X, X, attn_mask=mask, average_attn_weights=False)
         return as_float_array(weights[0].cpu(), "weights")
 
     def with_fits(self, fits: Any) -> Self:

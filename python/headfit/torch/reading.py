@@ -16,8 +16,7 @@ def _array(x: Any, name: str, ndim: int) -> arrays.FloatArray:
     """Return a tensor on any device, or an array, as a NumPy array; check that it is finite."""
     own = x.detach().cpu() if isinstance(x, torch.Tensor) else x
     array = arrays.as_stored_array(own, name, ndim=ndim)
-    if array.size:
-        arrays.check_finite(array.reshape(-1, array.shape[-1]), name)
+    arrays.check_finite(array, name)
     return array
 
 

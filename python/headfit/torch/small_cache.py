@@ -82,10 +82,9 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
         super().__init__(config=model.config)
         config, noted = model.config.get_text_config(decoder=True), Positions()
         modules, of_layers = dict(model.named_modules()), dict[int, dict[str, Latents]]()
-        for part, given, kind in (
-            ("found", found, CompressedKeys),
-            ("values", {} if values is None else values, CompressedValues),
-        ):
+        values = {} if values is None else values
+        both = ("found", found, CompressedKeys), ("values", values, CompressedValues)
+        for part, given, kind in both:
             layers = getattr(given, "layers", given)
             if not isinstance(layers, Mapping):
                 raise InputError(f"{part} must be a mapping of layers; got {type(given).__name__}")
@@ -103,10 +102,8 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
                     )
                 heads = getattr(config, "num_key_value_heads", own.key_heads)
                 turns = own.position or ("", ())
-                if part == "found" and not (
-                    (turns[0], len(turns[1])) == (position[0], len(position[1]))
-                    and np.allclose(turns[1], position[1], rtol=1e-6, atol=0)
-                ):
+                alike = turns[0] == position[0] and len(turns[1]) == len(position[1])
+                if part == "found" and not (alike and np.allclose(turns[1], position[1], 1e-6, 0)):
                     raise InputError(
                         f"found must have been fitted with rotated=hf.torch.rotary_position(model);"
                         f" {name!r} was not, or the model has other frequencies now"
@@ -186,9 +183,8 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
             packing = self.packings[part] = own.packing.on(
                 lambda x: torch.as_tensor(x, dtype=torch.float32, device=device)
             )
-            stores[part] = torch.empty(
-                [batch, 1, 0, packing.core.token_bytes], dtype=torch.uint8, device=device
-            )
+            size = packing.core.token_bytes
+            stores[part] = torch.empty([batch, 1, 0, size], dtype=torch.uint8, device=device)
         super().lazy_initialization(key_states, value_states)
         self.__dict__.update(stores)
 
@@ -205,16 +201,13 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
         if "keys" in self.packings:
             self._note_starts(before, key_states.shape[-2], key_states.shape[0])
         for part, states in (("keys", key_states), ("values", value_states)):
-            new = self._packed(part, states, before) if part in self.packings else states
-            setattr(self, part, torch.cat([getattr(self, part), new], dim=-2))
+            if packing := self.packings.get(part):
+                end = before + states.shape[-2]
+                with torch.no_grad():
+                    table = self._noted.table(packing, self.starts, end, before)
+                    states = packing.pack(states.float(), table)[:, None]
+            setattr(self, part, torch.cat([getattr(self, part), states], dim=-2))
         return self.read(), self.read("values")
-
-    @torch.no_grad()  # type: ignore[misc,untyped-decorator,unused-ignore]
-    def _packed(self, part: str, states: torch.Tensor, before: int) -> torch.Tensor:
-        """Return the bytes of tokens that come after `before` others."""
-        packing = self.packings[part]
-        table = self._noted.table(packing, self.starts, before + states.shape[-2], before)
-        return packing.pack(states.float(), table)[:, None]
 
     def _note_starts(self, before: int, count: int, batch: int) -> None:
         """Find where positions start, by the positions of the last tokens of this call."""

@@ -230,14 +230,10 @@ class Attention(Shown):
 
     def check_settings(self, options: LogitOptions) -> None:
         """Raise an InputError if an option passed beside this attention is not equal to its own."""
+        shape = (self.n, self.m), self.lead
         for name in options.non_default():
-            given, own = getattr(options, name), getattr(self.options, name)
-            agree = (
-                masks_agree(given, own, (self.n, self.m), self.lead)
-                if name == "mask"
-                else is_same(given, own, name)
-            )
-            if not agree:
+            both = getattr(options, name), getattr(self.options, name)
+            if not (masks_agree(*both, *shape) if name == "mask" else is_same(*both, name)):
                 raise InputError(
                     f"{name} must not be given beside an Attention, which has its own: {self!r}"
                 )
@@ -421,10 +417,8 @@ class Attention(Shown):
             raise InputError("renormalize scales weights; got values='logits'")
         threads = thread_count(num_threads)
         cluster = Cluster.of(client, num_threads, progress)
-        count = math.prod(self.lead) * self.n * k
-        require_memory(
-            count * (24 if self.lead else 60), f"the {k} largest weights of every row (k)"
-        )
+        size = math.prod(self.lead) * self.n * k * (24 if self.lead else 60)
+        require_memory(size, f"the {k} largest weights of every row (k)")
         if cluster is None:
             columns, largest = topk_rows((self, k, values == "logits", threads), None)
         else:

@@ -40,7 +40,7 @@ def single_heads(attention: Attention) -> list[Attention]:
     q, k = attention.stored
     # Consecutive query heads share a key head.
     group = math.prod(lead) // max(1, math.prod(k.shape[:-2]))
-    stacked: dict[str, NDArray[Any]] = {}  # options that heads may have of their own, by head
+    stacked: dict[str, Any] = {}  # options that heads may have of their own, by head
     shape = attention.n, attention.m
     for name, own in (("mask", shape), ("bias", shape), ("sinks", ())):
         value = options[name]
@@ -52,15 +52,12 @@ def single_heads(attention: Attention) -> list[Attention]:
     position = options["position"]
     kind, slopes = position if isinstance(position, tuple) else (position, None)
     if kind == "alibi":
-        slopes = (
-            alibi_slopes(lead[-1]) if slopes is None else as_array(slopes, "the slopes of alibi")
-        )
-        stacked["position"] = by_heads(slopes, lead, (), "the slopes of alibi")
+        name = "the slopes of alibi"
+        slopes = alibi_slopes(lead[-1]) if slopes is None else as_array(slopes, name)
+        stacked["position"] = [(kind, float(x)) for x in by_heads(slopes, lead, (), name)]
     heads = []
     for at, i in enumerate(np.ndindex(lead)):
         options |= {name: array[at] for name, array in stacked.items()}
-        if kind == "alibi":
-            options["position"] = ("alibi", float(options["position"]))
         heads.append(Attention(q[i], k[np.unravel_index(at // group, k.shape[:-2])], **options))
     return heads
 

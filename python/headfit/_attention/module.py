@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Self
@@ -271,12 +270,9 @@ class SelfAttention:
     @cached_property
     def _pseudo_inverse(self) -> FloatArray:
         """The pseudo-inverse of [W_Q W_K], where the weights are not square."""
-        shape = self.weights.shape
-        require_memory(
-            6 * 8 * math.prod(shape), "the pseudo-inverse of {} x {} weights".format(*shape)
-        )
-        weights = self.weights.astype(np.float64)
-        operations = 4.0 * weights.size * shape[1]
+        count, (rows, columns) = self.weights.size, self.weights.shape
+        require_memory(6 * 8 * count, f"the pseudo-inverse of {rows} x {columns} weights")
+        weights, operations = self.weights.astype(np.float64), 4.0 * count * columns
         left, size, right = interruptible(operations, np.linalg.svd, weights, full_matrices=False)
         self._check_rank(int(np.count_nonzero(size > self.width * EPSILON * size.max(initial=0))))
         return np.asarray(interruptible(operations, np.matmul, right.T / size, left.T))

@@ -13,6 +13,7 @@ from headfit._attention.attention import Attention
 from headfit._base.arguments import as_count, as_share, thread_count
 from headfit._base.arrays import as_array, as_shares
 from headfit._base.calls import standard_arithmetic
+from headfit._base.display import named
 from headfit._base.masks import by_first_axes
 from headfit.errors import InputError
 
@@ -102,17 +103,13 @@ class Profile:
             gamma = np.exp(rows["log_gamma"])
         return cls(
             present=present,
-            keys=rows["keys"],
-            entropy=rows["entropy"],
-            key_mass=rows["key_mass"],
+            **{x: rows[x] for x in ("keys", "entropy", "key_mass", "column_mass", "offset_mass")},
             top_mass=top_mass,
             gamma=gamma,
             induction=rows.get("induction", np.full(present.shape, np.nan)),
             load=load,
             sink_columns=(2 * load > count) & (load > per_column),
             sparse=held & (load.max(axis=-1) <= per_column),
-            column_mass=rows["column_mass"],
-            offset_mass=rows["offset_mass"],
         )
 
     def over_rows(self, function: Callable[..., Any], values: NDArray[Any]) -> Floats:
@@ -246,9 +243,7 @@ def _sums(profile: Profile) -> dict[str, NDArray[Any]]:
     passages, heads, n = profile.present.shape
     per_row = {
         "rows": profile.present,
-        "entropy": profile.entropy,
-        "key_mass": profile.key_mass,
-        "top_mass": profile.top_mass,
+        **named(profile, "entropy", "key_mass", "top_mass"),
         "induction": np.nan_to_num(profile.induction),
         "induction_rows": ~np.isnan(profile.induction),
     }

@@ -276,18 +276,13 @@ def _moved(start: Solved, demand: Demand, steps: int, deadline: float) -> Solved
         if time.perf_counter() >= deadline or radius < LEAST:
             break
         radii = radius * np.minimum(1 / reach, 0.3 * best.filter.frequencies)
-        moved = solve_with_moves(best, demand, radii, even)
-        if moved is None:
-            radius /= 3
-            continue
-        frequencies, predicted = moved
-        norm = best.filter.norm
-        solved = solve(
-            frequencies, demand, best.offsets, norm_limit=norm, directions=COARSE, even=even
+        moved, norm = solve_with_moves(best, demand, radii, even), best.filter.norm
+        solved = moved and solve(
+            moved[0], demand, best.offsets, norm_limit=norm, directions=COARSE, even=even
         )
-        if solved is None or not solved.meets or solved.filter.norm >= norm:
-            radius /= 3
-        else:
-            radius *= 2 if norm - solved.filter.norm > TRUSTED * (norm - predicted) else 1
+        if moved and solved and solved.meets and solved.filter.norm < norm:
+            radius *= 2 if norm - solved.filter.norm > TRUSTED * (norm - moved[1]) else 1
             best = solved
+        else:
+            radius /= 3
     return best

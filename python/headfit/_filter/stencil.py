@@ -119,14 +119,8 @@ def whole_target(target: Target, stencil: Stencil) -> _core.Target:
     which no filter does and no one needs. Rows that attend to everything become empty.
     """
     n, size = target.n, stencil.n
-    inside: Any = sp.diags_array(
-        [
-            np.full(size - abs(int(x)), math.exp(weight))
-            for x, weight in zip(stencil.offsets, stencil.log_weights, strict=True)
-        ],
-        offsets=[-int(x) for x in stencil.offsets],
-        shape=(size, size),
-    )
+    weights = [math.exp(weight) for weight in stencil.log_weights]
+    inside: Any = sp.diags_array(weights, offsets=-stencil.offsets, shape=(size, size))
     if stencil.block > 1:
         inside = sp.kron(inside, np.ones((stencil.block, stencil.block)))
         inside = sp.csr_array(inside)[:n, :n]

@@ -129,9 +129,8 @@ class Toeplitz(Method):
     def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:
         """Return the head of a filter of at most `dim` dimensions."""
         stencil, target = problem.stencil, problem.target
-        require_memory(
-            4 * target.n * dim * problem.working_dtype.itemsize, f"a filter of size dim = {dim}"
-        )
+        size = 4 * target.n * dim * problem.working_dtype.itemsize
+        require_memory(size, f"a filter of size dim = {dim}")
         deadline = problem.deadline
         if problem.is_narrow:  # rounding queries takes time too
             deadline = time.perf_counter() + DESIGN * problem.seconds_left
@@ -302,11 +301,15 @@ class Mixed(Method):
             roomy = math.ceil(ROOMY * likely_filter_dim(parts.stencil) / 2)
             filter_dim = 2 * min(roomy, max(1, (dim - dims_beside(parts)) // 2))
         deadline = time.perf_counter() + START * problem.seconds_left
-        start = None if filter_dim > dim else self._filter(problem, parts, filter_dim, deadline)
-        if start is None:
-            was_cut = filter_dim <= dim and time.perf_counter() >= deadline
+        demand = Demand(parts.stencil, replace(problem.tolerances, max_logit=None))
+        has_room = filter_dim <= dim
+        solved = design(demand, filter_dim, deadline=deadline, moves=0) if has_room else None
+        if solved is None:
+            was_cut = has_room and time.perf_counter() >= deadline
             return Head.of_zeros(n, dim, "time limit" if was_cut else "stalled")
-        filter_dim, size = start[0].shape[1], dim
+        start = solved.filter.head(n, dtype="float32")
+        start[0][parts.stencil.apart] = 0.0
+        filter_dim, size = solved.filter.dim, dim
         # A step costs dim**2 per row: with free logits, no more dimensions than give ample room.
         if problem.logit_limit is None:
             size = min(dim, filter_dim + dims_beside(parts))
@@ -340,18 +343,6 @@ class Mixed(Method):
             f"{head.rows_left} rows at d = {head.dim}, which proves nothing: try a larger "
             "dim, another filter_dim, or a wider leak or distortion."
         )
-
-    def _filter(
-        self, problem: Problem, parts: Parts, dim: int, deadline: float
-    ) -> tuple[FloatArray, FloatArray] | None:
-        """Return the queries and keys of a filter of at most `dim` dimensions; None without one."""
-        tolerances = replace(problem.tolerances, max_logit=None)
-        solved = design(Demand(parts.stencil, tolerances), dim, deadline=deadline, moves=0)
-        if solved is None:
-            return None
-        q, k = solved.filter.head(problem.target.n, dtype="float32")
-        q[parts.stencil.apart] = 0.0
-        return q, k
 
     def _learned(self, problem: Problem, dim: int, start: tuple[FloatArray, FloatArray]) -> Head:
         """Return what an anneal from a start finds, with exact queries for the rows it leaves."""

@@ -288,10 +288,8 @@ def learned(
     of the rows is left, they get exact queries for the keys.
     """
     target, limit, steps = problem.target, problem.logit_limit, effort_steps(method.effort, EFFORTS)
-    require_memory(
-        int(_core.memory_of_fit(target.n, target.mean_per_row, dim)),
-        f"learning a head of size dim = {dim}",
-    )
+    size = int(_core.memory_of_fit(target.n, target.mean_per_row, dim))
+    require_memory(size, f"learning a head of size dim = {dim}")
     for name, x in zip("QK", method.init or (), strict=False):
         if x.shape[0] != target.n or x.shape[1] > dim:
             raise InputError(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any, Self
 
 import numpy as np
@@ -258,17 +258,14 @@ class MaxMargin(Method):
             q[failed] = 0.0
             limits = leak, distortion, self.form == "equality"
             witnesses: list[FarkasWitness | FaceWitness] = [
-                FarkasWitness(
-                    row, tuple(Multiplier(*x) for x in terms), residual, gap, norm, *limits
-                )
+                FarkasWitness(row, tuple(starmap(Multiplier, terms)), residual, gap, norm, *limits)
                 for row, terms, residual, gap, norm in proofs
             ]
             reports = list(chain(*solve(failed))) if failed.size else []
+            of_rows = zip(failed.tolist(), reports, strict=True)
             witnesses += [
-                FaceWitness(int(row), tuple(inside), tuple(with_others), *numbers)
-                for row, (verdict, _, inside, with_others, *numbers) in zip(
-                    failed, reports, strict=True
-                )
+                FaceWitness(row, tuple(inside), tuple(with_others), *numbers)
+                for row, (verdict, _, inside, with_others, *numbers) in of_rows
                 if verdict == "not a face"
             ]
             settings = {

@@ -71,10 +71,9 @@ class Auto(Learned):
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Search among filters for wide patterns of offsets; learned heads may be smaller else."""
         if not self._is_wide(problem):
-            blocks = self._blocks(problem)
-            if blocks is not None:
-                return self.search(replace(problem, target=blocks.target), attempt)
-            return super().search(problem, attempt)
+            if (blocks := self._blocks(problem)) is None:
+                return super().search(problem, attempt)
+            return self.search(replace(problem, target=blocks.target), attempt)
         filters = Toeplitz(max_norm=self.max_norm)
         search = filters.search(problem, lambda dim, brief=False: attempt(dim, True))
         target = problem.other_columns

@@ -162,15 +162,12 @@ class Groups:
         size, used = len(groups[0]), tuple(sorted({x for group in groups for x in group}))
         if size == 0 or any(len(set(g)) != size or len(g) != size for g in groups):
             return None
-        rows, columns = (members, used) if self.kind == "rows" else (used, members)
+        of_rows = self.kind == "rows"
+        rows, columns = (members, used) if of_rows else (used, members)
         sight = Visibility(target.mask, target.n)
         if not are_places(target.n, rows, columns) or not _all_seen(sight, rows, columns):
             return None
-        lines: dict[int, set[int]] | list[set[int]] = (
-            {i: set(support_of(target, i)) for i in rows}
-            if self.kind == "rows"
-            else _attending(target)
-        )
+        lines = {i: set(support_of(target, i)) for i in rows} if of_rows else _attending(target)
         wanted = set(used)
         if any(lines[m] & wanted != set(g) for m, g in zip(members, groups, strict=True)):
             return None
@@ -250,10 +247,10 @@ def _powers(dim: int, points: int, logit: Fraction, gap: Fraction) -> exact.Most
     return exact.log_above(min(ranks)), "powers of the logits"
 
 
-def _attending(target: Target) -> list[set[int]]:
+def _attending(target: Target) -> dict[int, set[int]]:
     """Return the rows that attend to each column."""
     columns = target.matrix.tocsc()
-    return [set(line(columns, j).tolist()) for j in range(target.n)]
+    return {j: set(line(columns, j).tolist()) for j in range(target.n)}
 
 
 def _most_common(groups: Sequence[Collection[int]]) -> list[int]:

@@ -30,13 +30,9 @@ class Visibility:
     def __init__(self, mask: Any, n: int) -> None:
         self.n, self.limited = n, mask is not None
         self.window = as_window(mask, n)
-        self.table: Any = None
-        if self.window is None:
-            self.table = (
-                allowed_places(mask)
-                if is_sparse(mask)
-                else np.broadcast_to(as_allowed(mask), (n, n))
-            )
+        self.table: Any = allowed_places(mask) if is_sparse(mask) else None
+        if self.window is None and self.table is None:
+            self.table = np.broadcast_to(as_allowed(mask), (n, n))
 
     def span(self, i: int) -> tuple[int, int]:
         """Return the first column that row i sees and the one after the last, in a window."""

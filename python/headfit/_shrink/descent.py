@@ -296,9 +296,8 @@ def smallest_size(
         return Trial(dim, is_close(dim), math.nan, math.nan, math.nan)
 
     search = tried(doubled(1, largest, "of all sizes"), attempt, running.deadline)
-    ended = search.stopped
-    if search.dim is None and not search.was_cut:
-        ended = "no size is close enough"
+    failed = search.dim is None and not search.was_cut
+    ended = "no size is close enough" if failed else search.stopped
     return search.dim, search.trials[-1].dim, ended
 
 

@@ -31,6 +31,7 @@ from headfit._target.target import Target, TargetLike, as_target
 from headfit.errors import InputError
 
 Scans = Literal["both", "first", "in double"]
+ScanRows = Callable[..., dict[str, Any]]
 
 
 @standard_arithmetic()
@@ -251,15 +252,13 @@ def _certify_rows(
     return _core.certify_logits(target.core, logits, tolerances.core, options, threads)
 
 
-def _certify_blocks(
-    cluster: Cluster, scan_rows: Callable[..., dict[str, Any]], attention: Attention
-) -> dict[str, Any]:
+def _certify_blocks(cluster: Cluster, scan_rows: ScanRows, attention: Attention) -> dict[str, Any]:
     """Return what `scan_rows` does, computed by the workers of a cluster.
 
     The scan in float64 of undecided rows follows the one of all rows, as on one machine: the rows
     that one block of the core holds, and with them the order of sums, are then the same.
     """
-    n, held = attention.n, hold(cluster, (scan_rows, cluster.threads))
+    n, held = attention.n, hold(cluster, partial(scan_rows, cluster.threads))
     figures: dict[str, Any] = {}
 
     def scan(rows: NDArray[np.int64], scans: Scans) -> None:
@@ -284,11 +283,9 @@ def _certify_blocks(
     return figures
 
 
-def _certify_block(
-    shared: tuple[Callable[..., dict[str, Any]], int], rows: NDArray[np.int64], scans: Scans
-) -> dict[str, Any]:
+def _certify_block(scan_rows: ScanRows, rows: NDArray[np.int64], scans: Scans) -> dict[str, Any]:
     """Judge a block of rows on a worker."""
-    figures = shared[0](shared[1], rows, scans)
+    figures = scan_rows(rows, scans)
     return {name: x[rows] if isinstance(x, np.ndarray) else x for name, x in figures.items()}
 
 

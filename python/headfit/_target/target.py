@@ -252,11 +252,9 @@ class Blocks:
     @classmethod
     def of(cls, target: Target) -> Self | None:
         """Return the largest blocks that a target consists of; None if there are none."""
-        is_causal = isinstance(target.mask, str)  # "causal" is the only word
-        if target.mask is not None and not is_causal:
-            return None
-        n = target.n
-        size = _core.block_size(target.core, is_causal, 1)
+        n, is_causal = target.n, isinstance(target.mask, str)  # "causal" is the only word
+        may_have_blocks = target.mask is None or is_causal
+        size = _core.block_size(target.core, is_causal, 1) if may_have_blocks else 0
         if size == 0:
             return None
         # The last row of a block sees all of it; under a causal mask earlier ones see less.

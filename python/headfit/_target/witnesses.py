@@ -174,8 +174,7 @@ class FarkasWitness(Witness):
         limits = -math.log(self.leak), math.log1p(self.distortion)
         largest = max(1.0, *limits, *(abs(float(x)) for x in logs.values()))
         slack = Fraction(4 * float(np.finfo(np.float64).eps) * largest)
-        half = Fraction(math.log1p(self.distortion)) / 2
-        level = Fraction(-math.log(self.leak))
+        level, half = Fraction(limits[0]), Fraction(limits[1]) / 2
         off = level + 2 * half - min(logs.values()) if self.equality else Fraction(0)
         offsets, gap = [Fraction(0), Fraction(0)], Fraction(0)
         multiples: Multiples = []

@@ -1365,7 +1365,9 @@ CHANGED: dict[str, Options] = {
     "a bias in a wider dtype": {"bias": np.zeros((6, 6))},
     "a bias of some axes": {"bias": np.zeros((2, 1, 6, 6), np.float32)},
     "a mask of some axes": {"mask": np.ones((2, 1, 6, 6), bool)},
+    "a mask whose axes are not in order": {"mask": np.ones((3, 2, 6, 6), bool).swapaxes(0, 1)},
     "slopes": {"position": ("alibi", np.ones(3))},
+    "a slope": {"position": ("alibi", np.array(1.0))},
     "frequencies": {"position": ("rope", [1.0, 0.5])},
     "sinks": {"sinks": np.zeros(3)},
 }
@@ -1379,7 +1381,10 @@ def test_what_the_core_copied_does_not_change(name: str) -> None:
     before = attention.matrix()
     ((option, value),) = options.items()
     array = value[1] if isinstance(value, tuple) else value
-    array[0] = 1 - array[0]
+    if np.ndim(array):
+        array[0] = 1 - array[0]
+    else:
+        array[()] = 7
     assert (hf.Attention(Q, K, **options).matrix() != before).any()
     for own in (attention, copy.copy(attention), pickle.loads(pickle.dumps(attention))):
         np.testing.assert_array_equal(own.matrix(), before)

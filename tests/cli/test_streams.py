@@ -241,6 +241,7 @@ def test_closed_streams(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "headfit.cli", "pattern", "band", "8", "1", "-o"]
     subprocess.run(["sh", "-c", '"$@" 2>&-', "sh", *words, str(out)], check=True)
     assert out.exists()
+    subprocess.run(["sh", "-c", '"$@" --force >&-', "sh", *words, str(out)], check=True)
     refused = subprocess.run(
         ["sh", "-c", '"$@" >&-', "sh", *words, "-"], stderr=subprocess.PIPE, check=False
     )

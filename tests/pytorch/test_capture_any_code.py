@@ -159,8 +159,13 @@ def test_functions_of_transformers_that_are_looked_up_as_items():
     class Layer(torch.nn.Module):
         num_key_value_groups, is_causal = 2, True
 
+        def __init__(self):
+            super().__init__()
+            self.function = None
+
         def forward(self, q, k, mask):
-            return functions["sdpa"](self, q, k, k, mask, dropout=0.0, scaling=0.5)[0]
+            self.function = self.function or functions["sdpa"]
+            return self.function(self, q, k, k, mask, dropout=0.0, scaling=0.5)[0]
 
     model, generator = Layer().eval(), torch.Generator().manual_seed(0)
     with hf.torch.capture(model, check=True) as heads:
@@ -170,6 +175,8 @@ def test_functions_of_transformers_that_are_looked_up_as_items():
     assert [heads[0, :, call].stored[0].shape for call in (0, 1)] == [(4, 6, 4), (4, 1, 4)]
     assert heads.layers[0].key_heads == 2
     assert functions["sdpa"] is before
+    model(q, k, None)
+    assert heads.layers[0].calls == 2
 
 
 def test_masks_of_many_layers_are_not_all_kept():

@@ -167,8 +167,8 @@ class CertificateFold {
     const double off = row.sum.empty() ? 0 : std::exp(row.sum.log_sum() - top);
     double on = 0;
     for (const double s : logits_) on += std::exp(s - top);
-    // A row whose logits are all -inf has weights of zero. A logit that the format rounds to infinity
-    // makes the sum NaN, as it does the softmax.
+    // A row whose logits are all -inf has weights of zero. A logit that the format rounds to
+    // infinity makes the sum NaN, as it does the softmax.
     const double sum = on + off;
     const auto share = [&](double x) { return sum == 0 ? 0 : x / sum; };
     double difference = 0;

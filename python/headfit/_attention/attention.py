@@ -70,7 +70,7 @@ class Attention(Shown):
         Broadcasts over the leading axes from the left. "causal" and windows stay aligned to m,
         not to these lengths.
     bias : array_like, optional
-        Added to the logits; broadcasts to (..., n, m). Minus infinity masks an entry.
+        Numbers added to the logits; broadcasts to (..., n, m). Minus infinity masks an entry.
     softcap : float, optional
         Logits become softcap * tanh(logits / softcap), before bias and mask.
     position : optional

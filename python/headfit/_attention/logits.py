@@ -90,8 +90,8 @@ class LogitOptions:
     def frozen(self) -> LogitOptions:
         """Return the options with arrays that are checked each by itself.
 
-        The core keeps copies of sparse masks and of small arrays. They are frozen so that the
-        attributes of an `Attention` always show what the core computes with.
+        The core keeps copies of sparse masks and of small arrays. They are frozen, here and in
+        `core_logits`, so that the attributes of an `Attention` always show what it computes with.
         """
         mask, lengths, keys, sinks = self.mask, self.key_lengths, self.key_mask, self.sinks
         bias = None if self.bias is None else arrays.as_array(self.bias, "bias")
@@ -128,20 +128,20 @@ def core_logits(
     lead, shape = q.shape[:-2], (q.shape[-2], k.shape[-2])
     mask, bias, position = options.mask, options.bias, options.position
     positions = as_positions(position, lead, shape, dim, dtype)
-    if isinstance(position, tuple) and not isinstance(position[1], tuple) and np.ndim(position[1]):
-        position = position[0], frozen(arrays.as_array(position[1], "position"))
+    value = position[1] if isinstance(position, tuple) else None
+    if hasattr(value, "__len__") and not isinstance(value, tuple):  # nobody can change a tuple
+        position = position[0], frozen(arrays.as_array(value, "position"))
     if positions.bias is not None and bias is not None:
         raise InputError("bias and the position alibi exclude each other: alibi is a bias")
     sinks = options.sinks
     if sinks is not None:
         sinks = np.ascontiguousarray(arrays.by_heads(sinks, lead, (), "sinks"), np.float64)
-    # Of what the core copies the caller's array may change: the attributes are copies too.
-    if isinstance(mask, np.ndarray) and math.prod(mask.shape[:-2]) not in (1, math.prod(lead)):
-        mask = frozen(mask)
+    # The caller may change an array that the core has copied: the attribute becomes a copy too.
+    if isinstance(mask, np.ndarray) and (batch := math.prod(mask.shape[:-2])) != 1:
+        mask = mask if mask.flags.c_contiguous and batch == math.prod(lead) else frozen(mask)
     core_bias = positions.bias if bias is None else _bias(bias, lead, shape, dtype)
     if bias is not None and not np.may_share_memory(bias, core_bias):
         bias = frozen(bias)
-        core_bias = _bias(bias, lead, shape, dtype)
     scale = check_scale(options.scale, dim)
     options = replace(options, scale=scale, mask=mask, bias=bias, position=position)
     core_options = _core.LogitOptions(

@@ -223,7 +223,7 @@ def sparsify(
                 method=method, mass=mass, on_empty=on_empty,
             )  # fmt: skip
             return over_heads(attention, one, num_threads, one_at_a_time=False)
-        mask, shape = attention.mask, (attention.n, attention.m)
+        mask, shape = frozen_mask(attention.mask), (attention.n, attention.m)
         if attention.sinks is not None:  # weights count as shares of what a row gives to keys
             attention = Attention(*attention.stored, **{**vars(attention.options), "sinks": None})
         run: Callable[..., Any] = partial(_core.sparsify_logits, attention.core)

@@ -176,7 +176,11 @@ def is_frozen(array: Any) -> bool:
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array that nobody can change: a copy, unless it is such an array already."""
-    return array if is_frozen(array) else np.ndarray(array.shape, array.dtype, array.tobytes())
+    if is_frozen(array):
+        return array
+    # Broadcast axes stay so.
+    once = array[tuple(slice(0, None if step else 1) for step in array.strides)]
+    return np.broadcast_to(np.ndarray(once.shape, once.dtype, once.tobytes()), array.shape)
 
 
 def allowed_places(mask: Any) -> sp.csr_array:

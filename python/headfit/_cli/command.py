@@ -245,7 +245,7 @@ class Command:
                 call.files = files
                 made = self.function(call)
             text = json.dumps(plain(made.figures), allow_nan=False) if as_json else made.text
-            code = sys.stdout.encoding or "utf-8"  # which may lack letters of a name
+            code = getattr(sys.stdout, "encoding", None) or "utf-8"  # may lack letters of a name
             said = files.named(text).encode(code, "backslashreplace").decode(code)
             print(said, flush=True)
         return 0 if made.holds else 1

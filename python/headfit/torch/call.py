@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._base.arrays import as_stored_array
-from headfit._base.masks import masks_agree
 from headfit.errors import CaptureError
 from headfit.torch.observed import ObservedCall
 
@@ -221,17 +220,18 @@ def _visible(allowed: Any, rows: Bools | None, shape: tuple[int, int, int], own:
         return part._replace(mask=common if _has_form(part.mask, common) else _form_of(part.mask))
 
     passages = tuple(part and named(part) for part in parts)
-    # A name says where the last query and the last key of a passage are, and of the whole entry
-    # only where these belong together.
-    unlike = isinstance(common, np.ndarray) or any(x and x.mask is not common for x in passages)
-    if unlike or (common and not own):
-        return allowed, None, passages
     key_mask = np.zeros((batch, m), bool)
     for b, passage in enumerate(passages):
         if passage is not None:
             key_mask[b, passage.keys] = True
-    whole = key_mask.all()
-    return common, None if whole else key_mask, None if whole and rows.all() else passages
+    whole = bool(key_mask.all())
+    padded = None if whole and rows.all() else passages
+    # A name aligns the last query of a passage with its last key. In a padded entry other tokens
+    # come last, which belong together only where keys are those of the queries.
+    unlike = isinstance(common, np.ndarray) or any(x and x.mask is not common for x in passages)
+    if unlike or (common and padded and not own):
+        return allowed, None, passages
+    return common, None if whole else key_mask, padded
 
 
 def _passage(allowed: Bools, rows: Bools, own: bool) -> Passage | None:
@@ -249,10 +249,22 @@ def _passage(allowed: Bools, rows: Bools, own: bool) -> Passage | None:
     return Passage(queries, keys, allowed[:, queries, keys])
 
 
+def _band(n: int, m: int, left: int, right: int) -> Bools:
+    """Return where keys are at most `left` places before a query and `right` after it."""
+    inside = np.tri(n, m, m - n + right, dtype=bool)
+    inside &= ~np.tri(n, m, m - n - left - 1, dtype=bool)
+    return inside
+
+
 def _has_form(allowed: Bools, form: Any) -> bool:
     """Return whether a mask of shape (1 or heads, n, m) says the same as None or a name."""
-    heads, n, m = allowed.shape
-    return not isinstance(form, np.ndarray) and masks_agree(allowed, form, (n, m), (heads,))
+    n, m = allowed.shape[1:]
+    if form is None:
+        return bool(allowed.all())
+    if isinstance(form, np.ndarray):
+        return False
+    left, right = (m, 0) if form == "causal" else form[1]
+    return bool((allowed == _band(n, m, left, right)).all())
 
 
 def _form_of(allowed: Bools) -> Any:
@@ -265,7 +277,7 @@ def _form_of(allowed: Bools) -> Any:
         position = np.arange(n) + m - n
         left = int((position - one.argmax(axis=-1)).max())
         right = int((m - 1 - one[:, ::-1].argmax(axis=-1) - position).max())
-        if left >= 0 and right >= 0 and _has_form(allowed[:1], ("window", (left, right))):
+        if left >= 0 and right >= 0 and (one == _band(n, m, left, right)).all():
             return "causal" if right == 0 and left == m - 1 else ("window", (left, right))
     return allowed
 

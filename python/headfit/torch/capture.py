@@ -218,13 +218,15 @@ class Recorder(Running):
         # inference mode do not count their changes.
         tensors = [x for x in (seen.mask, seen.bias) if x is not None]
         versions = [-1 if x.is_inference() else x._version for x in tensors]
-        known = None if rows is None else rows.tobytes()
-        place = id(seen.mask), id(seen.bias), *versions, seen.causal, known, batch, n, m, own
-        if place not in self._masks:
-            if len(self._masks) > 4:  # of a model that makes a mask for every layer
-                self._masks.pop(next(iter(self._masks)))
-            self._masks[place] = read_masks(seen, rows, (batch, n, m), own), seen.mask, seen.bias
-        masks = self._masks[place][0]
+        padding = None if rows is None else rows.tobytes()
+        place = id(seen.mask), id(seen.bias), *versions, seen.causal, padding, batch, n, m, own
+        known = self._masks.pop(place, None)
+        if known is None:
+            known = read_masks(seen, rows, (batch, n, m), own), seen.mask, seen.bias
+        self._masks[place] = known  # the last used are the last
+        if len(self._masks) > 5:  # of a model that makes a mask for every layer
+            self._masks.pop(next(iter(self._masks)))
+        masks = known[0]
         call = Call(
             stored(query, "queries"),
             stored(key[:, :, : masks.keys], "keys"),
@@ -261,7 +263,7 @@ class Recorder(Running):
     def _padding(self, seen: ObservedCall, batch: int, n: int) -> tuple[Bools | None, Any]:
         """Return which queries are no padding, and their tokens, from the model's arguments.
 
-        A layer that says it itself says nothing of the tokens.
+        Of a layer that says itself which queries are padding the tokens are not known.
         """
         if seen.rows is not None:
             return seen.rows.detach().cpu().numpy(), None

@@ -308,7 +308,8 @@ class CapturedHeads:
         ----------
         batches : iterable
             Mappings, whose items become keyword arguments of the model, sequences, whose items
-            become positional ones, or single tensors. Tensors are moved to the model's device.
+            become positional ones, or single tensors (of one batch alone, a list of it). Tensors
+            are moved to the model's device.
         call : callable, optional
             What is called with these arguments; the model itself when None. For example
             ``model.generate``.

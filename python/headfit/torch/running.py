@@ -186,7 +186,8 @@ def _attend(
     running: Running, implementation: Any, function: Any, module: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Compute an attention by way of a `Running`, if the module is of its model."""
-    layer = running.name_of(module)
+    # A module may have kept what it looked up: nobody watches any more.
+    layer = running.name_of(module) if running in _watching else None
     if layer is None:
         return function(module, *args, **kwargs)
     return running.attend(layer, module, partial(function, module), args, kwargs, implementation)

@@ -183,9 +183,10 @@ class _LayerMaps:
     def apply(self, query: Any, key: Any, scale: float | None) -> tuple[Any, Any]:
         """Return queries (..., heads, n, d) and keys (..., key heads, m, d) that make the logits.
 
-        The scale of the layer is for heads without maps; None means 1 / sqrt(D).
+        Three axes are a batch of single heads, as `capture` reads them. The scale of the layer is
+        for heads without maps; None means 1 / sqrt(D).
         """
-        if query.dim() == key.dim() == 3:  # a batch of single heads, as `capture` reads them
+        if query.dim() == key.dim() == 3:
             query, key = self.apply(query[:, None], key[:, None], scale)
             return query[:, 0], key[:, 0]
         if query.dim() < 3 or key.dim() < 3:

@@ -1268,7 +1268,7 @@ def model_doors(known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
         with ht.indexed(**{"model": model, "heads": found, **given}):
             model(batch)
 
-    no_indexes: list[Any] = [None, *JUNK, [], {}, True, small, [small], {"model": small}]
+    no_indexes: list[Any] = [None, *JUNK, [], {}, True, small, [small], {"other": small}]
     no_indexes += [{("model", 0): 5}, {("model", 7): small}, {("other", 0): small}]
     yield Door("torch.indexed", selecting, {}, {
         "model": no_models, "heads": no_indexes, "keys": counts(1),

@@ -1166,6 +1166,10 @@ def test_torch_tensors() -> None:
     )
     some = mask.any(dim=1).numpy()
     np.testing.assert_allclose(got[:, :, some], want.detach().numpy()[:, :, some], atol=1e-5)
+    # Views with a bit that says to take the opposite numbers.
+    opposite = torch.randn(4, 4, dtype=torch.complex64).conj().imag
+    for x in (opposite, opposite.bfloat16(), -opposite.bfloat16()._neg_view()):
+        np.testing.assert_array_equal(hf.Attention(x, x).Q, x.resolve_neg().float().numpy())
     with pytest.raises(InputError, match="Q must be an array: Can't call numpy"):
         hf.attention_matrix([*tensors[0]], K)
     half = tensors[0].detach().half()

@@ -30,7 +30,7 @@ class AttentionStats(Figures, Shown):
         The entropy of each row's weights, in nats; with sinks, of the weights divided by
         `key_mass`: how the row spreads what it gives to keys.
     max_weight : ndarray
-        The largest weight of each row, as `attention_matrix` has it.
+        The largest weight of each row, that of `attention_matrix` up to rounding.
     effective_support : ndarray
         exp(entropy): the effective number of keys that each row attends to.
     log_sum : ndarray

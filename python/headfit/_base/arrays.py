@@ -84,6 +84,7 @@ def as_array(x: Any, name: str) -> NDArray[Any]:
         return x  # type: ignore[no-any-return]
     if hasattr(x, "detach") and hasattr(x, "dtype"):  # torch does not export tensors with a graph
         x = x.detach()
+        x = x.resolve_neg() if hasattr(x, "resolve_neg") else x  # nor the sign of views
     kind = str(getattr(x, "dtype", "")).removeprefix("torch.")
     if kind in ("bfloat16", *FLOAT8):  # what NumPy lacks is read as the integers of its bits
         bits = "int16" if kind == "bfloat16" else "uint8"

@@ -179,7 +179,7 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     if is_frozen(array):
         return array
     # Broadcast axes stay so.
-    once = array[tuple(slice(0, None if step else 1) for step in array.strides)]
+    once = array[(*(slice(0, None if step else 1) for step in array.strides), ...)]
     return np.broadcast_to(np.ndarray(once.shape, once.dtype, once.tobytes()), array.shape)
 
 

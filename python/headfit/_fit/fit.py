@@ -73,8 +73,8 @@ def fit(
     dim : int, optional
         The head size d. None searches for a small one, in the way of the method: `Learned` starts
         near the size that random patterns of this n and k need, and goes down while it
-        certifies; the others double and bisect. With a module, a head smaller than the module's
-        is padded with zeros.
+        certifies; the others double and bisect. With a module, a head that is found smaller than
+        the module's is padded with zeros.
     method : Method or str, default "auto"
         How queries and keys are found, with the options that are its own: `Learned`, `MaxMargin`,
         `Mixed`, `Projection`, `Toeplitz`, or a `Method` of your own. The words "learned",

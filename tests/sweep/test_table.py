@@ -312,3 +312,7 @@ def test_a_result_of_any_finite_or_infinite_number_comes_back(swept, table):
     second = hf.sweep.load(table)
     assert repr(first.rows) == repr(second.rows)
     assert [str(row["value"]) for row in second.rows] == ["nan", "inf", "-inf", "1e+300", "0.1"]
+
+
+def test_a_table_that_may_lack_is_empty(table):
+    assert Table(table.with_name("nothing"), may_lack=True).records == {}

@@ -84,9 +84,13 @@ def alone(n, d):
     Q = (2 * np.sqrt(d) * (A.matrix @ K)).astype(np.float32)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
-    hf.certify(A, Q, K, certificate_mass=False, num_threads=OPTIONS.threads)
+    c = hf.certify(A, Q, K, certificate_mass=False, num_threads=OPTIONS.threads)
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    some = np.random.default_rng(1).choice(n, 512, replace=False)
+    leak, distortion, _ = numpy_scan(A.matrix[some], Q[some], K, d**-0.5, False)
+    np.testing.assert_allclose(c.row_leak[some], leak, rtol=1e-3)
+    np.testing.assert_allclose(c.row_distortion[some], distortion, rtol=1e-3, atol=1e-3)
     title = f"certificate, n={n:,}, d={d}, compare only"
     print(f"\n{title}: {seconds:.0f} s, peak of the process {peak / 1024:.0f} MB, "
           f"{(peak - before) / 1024:.0f} MB above what it was")  # fmt: skip

@@ -76,13 +76,12 @@ def learned_steps(n, k, threads):
     def stop(step, left, deficit):
         return step < 150
 
-    return lambda: hf.fit(
-        A,
-        k + 1,
-        method=hf.methods.Learned(callback=stop),
-        certificate_mass=False,
-        num_threads=threads,
-    )
+    def run():
+        method = hf.methods.Learned(callback=stop)
+        head = hf.fit(A, k + 1, method=method, certificate_mass=False, num_threads=threads)
+        assert head.settings["learned"]["steps"] >= 150
+
+    return run
 
 
 SERIES = (
@@ -122,12 +121,13 @@ def main():
     parser.add_argument("--plot", help="draw into this file")
     options = parser.parse_args()
     print(f"{measure.machine()}; {options.threads} threads")
-    rows = [["work", "size", "sizes", "seconds", "exponent", "expected at most", "2 threads"]]
+    threads = f"{options.threads} threads"
+    rows = [["work", "size", "sizes", "seconds", "exponent", "expected at most", threads]]
     figures = []
     for title, symbol, make, sizes, expected in SERIES:
         sizes = [s // 8 if symbol == "n" else s for s in sizes] if options.quick else sizes
         taken = [seconds_of(make(s, options.threads), 3) for s in sizes]
-        alone = seconds_of(make(sizes[-1], 1), 1)
+        alone = seconds_of(make(sizes[-1], 1), 3)
         slope = float(np.polyfit(np.log(sizes), np.log(taken), 1)[0])
         figures.append({"work": title, "size": symbol, "sizes": list(sizes), "seconds": taken,
                         "exponent": slope, "expected": expected,

@@ -342,6 +342,12 @@ def fitted_to(parser, default):
     effort(parser)
 
 
+def write(options, summary):
+    """Keep what is known so far, before anything is asserted of it."""
+    if options.json:
+        options.json.write_text(json.dumps({"machine": measure.machine(), "summary": summary}))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--read", nargs="+", metavar="TEXT:LENGTH:WINDOWS",
@@ -430,6 +436,7 @@ def main():
             if {ours, theirs} <= lost.keys():
                 assert lost[ours] < most * lost[theirs], (ours, lost[ours], lost[theirs])
         if not int(windows):
+            write(options, summary)
             continue
         methods = {name: Selecting(model, way, options.keys[1]) for name, way in ways.items()}
         loss = losses(model, methods, tokens, length, int(windows))
@@ -440,9 +447,7 @@ def main():
         measure.table(
             f"{text}, {len(x)} windows of {length}, {options.keys[1]} keys of a row", rows
         )
-        if options.json:
-            of = {"machine": measure.machine(), "summary": summary}
-            options.json.write_text(json.dumps(of))
+        write(options, summary)
         for dim, dtype in FORMATS:
             ours, theirs = f"index, d = {dim}, {dtype}", f"KQ-SVD, d = {dim}, {dtype}"
             if {ours, theirs} <= loss.keys():

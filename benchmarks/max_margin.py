@@ -88,8 +88,8 @@ def compare(n, k, dim, sample):
     measure.table(title, rows_of_table)
     for peer in peers:
         theirs = seconds[f"{peer}, {len(problems)} rows, 1 thread"]
-        measure.summarise(f"max-margin queries, n={n:,}, k={k}, d={dim}, a row",
-                          seconds[name], peer, theirs)  # fmt: skip
+        measure.summarise(f"max-margin queries, n={n:,}, k={k}, d={dim}, a row, 1 thread",
+                          seconds[alone], peer, theirs)  # fmt: skip
     print(f"\nrows that have no query: {head.failed_rows.size}")
     return {"seconds_per_row": seconds, "failed": int(head.failed_rows.size)}
 

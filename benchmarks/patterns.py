@@ -1,10 +1,10 @@
 """The wide patterns that designers use: which heads certify, in which time, with which logits.
 
 Each pattern is fitted by method "auto", with a coordinate for each global token; beside it what
-the learned method reaches in the same time. Certified heads of at most 4,096 tokens are judged
-again by a NumPy scan of all logits. Equal weights; leak 0.05 and distortion 0.1 unless a table
-says otherwise. Processor seconds are those of all threads; they say more than seconds where the
-machine does other work too.
+the learned method reaches in the same time. Certified heads of at most 4,096 tokens without a mask
+are judged again by a NumPy scan of all logits. Equal weights; leak 0.05 and distortion 0.1 unless a
+table says otherwise. Processor seconds are those of all threads; they say more than seconds where
+the machine does other work too.
 
 --lengths   the numbers of tokens of the main table
 --only      of the patterns whose names contain this text

@@ -207,8 +207,10 @@ def peers(cases, options):
                     cells += [f"{seconds / taken:.2f} s a step", str(taken)]
                     continue
                 cells += ["not certified" if seconds is None else f"{seconds:.1f} s", str(taken)]
-                title = f"learned to a certificate, n={n:,}, k={k}, d={dim}"
-                measure.summarise(title, head.seconds, f"Adam in {name}, {recipe.name}", seconds)
+                if ours != "not certified":
+                    title = f"learned to a certificate, n={n:,}, k={k}, d={dim}"
+                    peer = f"Adam in {name}, {recipe.name}"
+                    measure.summarise(title, head.seconds, peer, seconds)
             print("  ".join(cells), flush=True)
             rows.append(cells)
         figures.append(found)

@@ -46,7 +46,11 @@ def in_torch(n, threads):
 
     torch.set_num_threads(threads)
     Q, K = (torch.from_numpy(x) for x in heads(n))
-    return lambda: torch.topk(torch.softmax(Q @ K.T / 8, dim=-1), 8), torch.softmax(Q[:256], -1)
+
+    def run(rows=slice(None)):
+        return torch.topk(torch.softmax(Q[rows] @ K.T / 8, dim=-1), 8)
+
+    return run, run(slice(256))
 
 
 WORK = {
@@ -76,6 +80,7 @@ def child(name, n, threads):
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
     if hasattr(found, "indptr"):
         assert np.diff(found.indptr).max() <= 8
+        assert name != "headfit, 8 a row and 8 a column" or np.bincount(found.indices).max() <= 8
         columns = found.indices[: found.indptr[64]]
     else:
         columns = np.sort(found.indices[:64].numpy(), axis=1).ravel()

@@ -1,7 +1,7 @@
 # Finds Eigen 3.4 (tested: 3.4.0 and 3.4.1): that of the system if there is one, else that of the PyPI
 # package cmeel-eigen, which installs below <prefix>/cmeel.prefix. Later versions may compute other last
 # bits, and rename the internals that cpp/headfit/simd/packet.hpp lists.
-find_package(Eigen3 QUIET CONFIG)
+find_package(Eigen3 3.4...<3.4.90 QUIET CONFIG)
 if(NOT Eigen3_FOUND)
   foreach(prefix IN LISTS CMAKE_PREFIX_PATH SKBUILD_PLATLIB_DIR)
     list(APPEND HEADFIT_EIGEN_PREFIXES "${prefix}/cmeel.prefix")

@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "headfit"
 
-LINES, CODE, STATEMENTS = 27_890, 15_895, 14_070
+LINES, CODE, STATEMENTS = 27_880, 15_890, 14_065
 """The most that all of `python/` may have."""
 
 ROOM_LINES = {

@@ -38,15 +38,14 @@ Stored stored_for(const py::array& a, const char* name) {
   const char kind = a.itemsize() == 2 ? a.dtype().kind() : ' ';
   if (kind == 'f') return static_cast<const Eigen::half*>(a.data());
   if (kind == 'V') return static_cast<const Eigen::bfloat16*>(a.data());
-  throw InputError(std::string(name) +
-                   " must hold floats, no wider than what they are computed in");
+  throw InputError(name, " must hold floats, no wider than what they are computed in");
 }
 
 template <class T>
 Heads<T> heads_of(const py::array& a, const char* name) {
-  if (a.ndim() != 3) throw InputError(std::string(name) + " must be a stack of matrices");
+  if (a.ndim() != 3) throw InputError(name, " must be a stack of matrices");
   if (a.size() > 0 && a.shape(2) > 1 && item_stride(a, 2) != 1) {
-    throw InputError(std::string(name) + " must have contiguous rows");
+    throw InputError(name, " must have contiguous rows");
   }
   return {stored_for<T>(a, name), a.shape(0),       a.shape(1), a.shape(2),
           item_stride(a, 0),      item_stride(a, 1)};
@@ -66,7 +65,7 @@ OutHeads<T> out_of(py::array& a, Index heads, Index rows, Index cols) {
 template <class T>
 Array<T> vector_of(const py::array& a, const char* name) {
   if (!py::isinstance<py::array_t<T, py::array::c_style>>(a) || a.ndim() != 1) {
-    throw InputError(std::string(name) + " must be a contiguous vector of " +
+    throw InputError(name, " must be a contiguous vector of ",
                      py::str(py::dtype::of<T>()).cast<std::string>());
   }
   return py::reinterpret_borrow<Array<T>>(a);
@@ -89,7 +88,7 @@ std::span<const T> span_of(const std::optional<Array<T>>& a) {
 template <class T>
 Heads<T> one_head(const py::array& a, const char* name) {
   if (!py::isinstance<py::array_t<T, py::array::c_style>>(a) || a.ndim() != 2) {
-    throw InputError(std::string(name) + " must be a C-contiguous matrix of " +
+    throw InputError(name, " must be a C-contiguous matrix of ",
                      py::str(py::dtype::of<T>()).cast<std::string>());
   }
   return {static_cast<const T*>(a.data()), 1, a.shape(0), a.shape(1), a.size(), a.shape(1)};

@@ -26,7 +26,7 @@ Scans scans_named(const std::string& name) {
   if (name == "both") return Scans::both;
   if (name == "first") return Scans::first;
   if (name == "in double") return Scans::in_double;
-  throw InputError("scans must be both, first or in double; got " + name);
+  throw InputError("scans must be both, first or in double; got ", name);
 }
 
 Array<std::int8_t> numbers_of(const std::vector<Verdict>& verdicts) {

@@ -16,7 +16,7 @@ inline NumberFormat format_named(const std::string& name) {
   if (name == "float32") return NumberFormat::float32();
   if (name == "float8_e4m3fn") return NumberFormat::float8_e4m3fn();
   if (name == "float8_e5m2") return NumberFormat::float8_e5m2();
-  throw InputError("no number format is named '" + name + "'");
+  throw InputError("no number format is named '", name, "'");
 }
 inline std::optional<NumberFormat> format_named(const std::optional<std::string>& name) {
   return name ? std::optional(format_named(*name)) : std::nullopt;

@@ -44,8 +44,7 @@ ScannedRows scanned(const py::object& found, const ScanRequest& request) {
   const auto copy = [&]<class T>(std::size_t which, const char* name, std::vector<T>& to) {
     const Array<T> from = vector_of<T>(arrays[which], name);
     if (static_cast<std::size_t>(from.size()) != to.size()) {
-      throw InputError(std::string(name) + " of a scan must have " + std::to_string(to.size()) +
-                       " entries; got " + std::to_string(from.size()));
+      throw InputError(name, " of a scan must have ", to.size(), " entries; got ", from.size());
     }
     std::copy_n(from.data(), to.size(), to.begin());
   };

@@ -40,7 +40,7 @@ Mask MaskArrays::view(Index heads, Index rows, Index cols) const {
   if (sparse_offsets && sparse_columns) {
     if (sparse_offsets->size() != rows + 1 ||
         sparse_offsets->data()[rows] != sparse_columns->size()) {
-      throw InputError("a sparse mask must have the rows of the logits, " + std::to_string(rows) +
+      throw InputError("a sparse mask must have the rows of the logits, ", rows,
                        ", and offsets that end at its number of columns");
     }
     m.sparse_offsets = sparse_offsets->data();
@@ -48,8 +48,8 @@ Mask MaskArrays::view(Index heads, Index rows, Index cols) const {
   }
   if (key_lengths) {
     if (key_lengths->size() != heads) {
-      throw InputError("key_lengths must be one for each of the " + std::to_string(heads) +
-                       " heads; got " + std::to_string(key_lengths->size()));
+      throw InputError("key_lengths must be one for each of the ", heads, " heads; got ",
+                       key_lengths->size());
     }
     m.key_lengths = key_lengths->data();
   }
@@ -96,7 +96,7 @@ void bind_logits(py::module_& m) {
   // Which columns of an n x n matrix a row may attend to.
   m.def("allowed_columns", [](const MaskArrays& mask, Index row, Index n) {
     const Mask view = mask.checked_view(1, n, n);
-    if (row < 0 || row >= n) throw InputError("row must lie in 0 ... " + std::to_string(n - 1));
+    if (row < 0 || row >= n) throw InputError("row must lie in 0 ... ", n - 1);
     Array<bool> allowed(n);
     for (Index j = 0; j < n; ++j) allowed.mutable_data()[j] = view.allows(0, row, j, n, n);
     return allowed;

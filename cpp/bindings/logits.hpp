@@ -60,8 +60,8 @@ struct LogitArrays {
     if (options.rotary) turn(source);
     if (options.sinks) {
       if (options.sinks->size() != heads()) {
-        throw InputError("sinks must be one for each of the " + std::to_string(heads()) +
-                         " heads; got " + std::to_string(options.sinks->size()));
+        throw InputError("sinks must be one for each of the ", heads(), " heads; got ",
+                         options.sinks->size());
       }
       source.sinks = options.sinks->data();
     }

@@ -25,8 +25,7 @@ void translate(std::exception_ptr pointer) {
 }
 
 std::string eigen_version() {
-  return std::to_string(EIGEN_WORLD_VERSION) + "." + std::to_string(EIGEN_MAJOR_VERSION) + "." +
-         std::to_string(EIGEN_MINOR_VERSION);
+  return detail::joined(EIGEN_WORLD_VERSION, ".", EIGEN_MAJOR_VERSION, ".", EIGEN_MINOR_VERSION);
 }
 
 const char* compiler() {

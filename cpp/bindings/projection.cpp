@@ -9,7 +9,7 @@ namespace {
 Sketch sketch_named(const std::string& name) {
   if (name == "gaussian") return Sketch::gaussian;
   if (name == "rademacher") return Sketch::rademacher;
-  throw InputError("sketch must be 'gaussian' or 'rademacher'; got '" + name + "'");
+  throw InputError("sketch must be 'gaussian' or 'rademacher'; got '", name, "'");
 }
 
 template <class T>

@@ -10,8 +10,8 @@ namespace headfit {
 Pattern::Pattern(const Eigen::SparseMatrix<double, Eigen::RowMajor>& weights, const Mask& mask)
     : mask_(mask) {
   if (weights.rows() != weights.cols()) {
-    throw InputError("a pattern must be a square matrix; got " + std::to_string(weights.rows()) +
-                     " x " + std::to_string(weights.cols()));
+    throw InputError("a pattern must be a square matrix; got ", weights.rows(), " x ",
+                     weights.cols());
   }
   using Nonzero = Eigen::SparseMatrix<double, Eigen::RowMajor>::InnerIterator;
   for (Index i = 0; i < weights.rows(); ++i) {
@@ -52,7 +52,7 @@ std::optional<Head> find_head(const Pattern& pattern, Index dim, const Tolerance
 
 Head projected_head(const Pattern& pattern, Index dim, const Tolerances& tolerances,
                     std::uint64_t seed, const Run& run) {
-  if (dim < 1) throw InputError("dim must be at least 1; got " + std::to_string(dim));
+  if (dim < 1) throw InputError("dim must be at least 1; got ", dim);
   tolerances.check();
   const Target target = pattern.target();
   Head head{Matrix<float>(target.n, dim), Matrix<float>(target.n, dim),
@@ -75,8 +75,8 @@ Matrix<float> attention(const Head& head, const Run& run) {
 
 Matrix<float> attend(const Head& head, const Matrix<float>& values, const Run& run) {
   if (values.rows() != head.k.rows()) {
-    throw InputError("there must be one row of values for each of " +
-                     std::to_string(head.k.rows()) + " keys; got " + std::to_string(values.rows()));
+    throw InputError("there must be one row of values for each of ", head.k.rows(), " keys; got ",
+                     values.rows());
   }
   Matrix<float> result(head.q.rows(), values.cols());
   attention_apply(head.logits(), heads_of(values), output_of(result), run);

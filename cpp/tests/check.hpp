@@ -12,7 +12,6 @@ namespace headfit::test {
 struct Case {
   const char* name;
   void (*body)();
-  bool known_fault;
 };
 
 inline std::vector<Case>& cases() {
@@ -26,9 +25,7 @@ inline int& failures() {
 }
 
 struct Registration {
-  Registration(const char* name, void (*body)(), bool known_fault = false) {
-    cases().push_back({name, body, known_fault});
-  }
+  Registration(const char* name, void (*body)()) { cases().push_back({name, body}); }
 };
 
 inline void fail(const char* file, int line, const std::string& what) {
@@ -65,11 +62,7 @@ inline int run_all() {
     } catch (const std::exception& error) {
       fail(test.name, 0, std::string("unexpected error: ") + error.what());
     }
-    const bool right = failures() == before;
-    const char* verdict = right ? "ok" : test.known_fault ? "known fault, see above" : "FAILED";
-    std::printf("%-52s %s%s\n", test.name, verdict,
-                right && test.known_fault ? " (no fault any more: make it a TEST)" : "");
-    if (test.known_fault) failures() = before;
+    std::printf("%-52s %s\n", test.name, failures() == before ? "ok" : "FAILED");
   }
   if (cases().empty()) fail("main", 0, "no tests");
   return failures() == 0 ? 0 : 1;
@@ -80,12 +73,6 @@ inline int run_all() {
 #define TEST(name)                                                              \
   static void name();                                                           \
   static const headfit::test::Registration registration_of_##name(#name, name); \
-  static void name()
-
-// A test of a known fault: it may fail until the fault is repaired.
-#define TEST_OF_KNOWN_FAULT(name)                                                     \
-  static void name();                                                                 \
-  static const headfit::test::Registration registration_of_##name(#name, name, true); \
   static void name()
 
 #define CHECK(condition)                                                   \

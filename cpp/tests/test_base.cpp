@@ -77,6 +77,14 @@ TEST(below_is_in_range_and_even) {
   for (const int count : counts) CHECK_THAT(std::abs(count - 10000) < 500, count);
 }
 
+TEST(messages_show_numbers_as_typed) {
+  const InputError error("got ", 0.1f, ", ", 1e-60, " and ", -7, " of ", std::size_t{12},
+                         std::string("!"));
+  CHECK(std::string(error.what()) == "got 0.1, 1e-60 and -7 of 12!");
+  const Error copied(error);
+  CHECK(std::string(copied.what()) == error.what());
+}
+
 TEST(every_task_runs_once) {
   for (const int threads : {0, 1, 2, 3, 8}) {
     for (const Index tasks : {0, 1, 2, 7, 1000}) {
@@ -103,7 +111,7 @@ TEST(earliest_error_wins_for_every_number_of_threads) {
     for (int repeat = 0; repeat < 50; ++repeat) {
       const auto body = [](Index task) {
         if (task == 40) std::this_thread::sleep_for(std::chrono::microseconds(200));
-        if (task >= 40) throw InputError("task " + std::to_string(task));
+        if (task >= 40) throw InputError("task ", task);
       };
       CHECK_THROWS(InputError, "task 40", parallel_for(200, {threads, {}}, body));
     }
@@ -183,7 +191,7 @@ TEST(only_interrupts_stop_tasks_at_work) {
     const auto body = [&](Index task) {
       if (task > 0) {
         failed = true;
-        throw InputError("task " + std::to_string(task));
+        throw InputError("task ", task);
       }
       while (!failed) std::this_thread::yield();
       for (int turn = 0; turn < 1000; ++turn) checkpoint();

@@ -124,21 +124,6 @@ TEST(masks_hide_leaks) {
   CHECK(closed.stray[0] == 0);
 }
 
-TEST(input_errors_widen_the_statement) {
-  const Matrix<double> q = 4 * Matrix<double>::Identity(3, 3), k = Matrix<double>::Identity(3, 3);
-  const OwnedTarget t = diagonal(3);
-  const Tolerances tolerances{0.019, 0.1};
-  const std::vector<double> small(3, 1e-6), large(3, 0.5);
-  const auto verdict = [&](const std::vector<double>& q_error, const std::vector<double>& k_error) {
-    const InputErrors errors{q_error, k_error};
-    const auto source = source_of(q, k, 1.0);
-    return certify_logits(t.view(), source, tolerances, {errors}, {1, {}}).verdict[0];
-  };
-  CHECK(verdict(small, small) == Verdict::holds);
-  CHECK(verdict(large, small) == Verdict::undecided);
-  CHECK(verdict(small, large) == Verdict::undecided);
-}
-
 TEST(a_close_call_is_rescanned_and_never_passed_wrongly) {
   // Logits differ from the tolerance by less than float can tell, on either side.
   for (const double beyond : {-1e-7, -1e-9, 1e-9, 1e-7}) {
@@ -382,7 +367,7 @@ TEST(bad_certificate_arguments) {
                changed([&](Source& s) { s.rows = others; }));
 }
 
-TEST(rows_without_input_errors_beside_rows_with_them) {
+TEST(input_errors_widen_the_statement) {
   // Errors of the keys alone widen the statement, and errors that do not fit are refused.
   const Matrix<double> q = 4 * Matrix<double>::Identity(3, 3), k = Matrix<double>::Identity(3, 3);
   const OwnedTarget t = diagonal(3);
@@ -390,8 +375,10 @@ TEST(rows_without_input_errors_beside_rows_with_them) {
     const auto source = source_of(q, k, 1.0);
     return certify_logits(t.view(), source, {0.019, 0.1}, {{q_error, k_error}}, {1, {}}).verdict[0];
   };
-  const std::vector<double> none, large(3, 0.5), few(2, 0.0);
+  const std::vector<double> none, small(3, 1e-6), large(3, 0.5), few(2, 0.0);
   CHECK(verdict(none, none) == Verdict::holds);
+  CHECK(verdict(small, small) == Verdict::holds);
+  CHECK(verdict(large, small) == Verdict::undecided);
   CHECK(verdict(none, large) == Verdict::undecided);
   CHECK(verdict(large, none) == Verdict::undecided);
   CHECK(verdict({infinity, 0, 0}, none) == Verdict::undecided);

@@ -11,11 +11,6 @@ using namespace headfit::test;
 
 namespace {
 
-template <class T>
-Heads<T> head(const Stack<T>& s) {
-  return s.view();
-}
-
 // The attention matrix of a problem, as rows of doubles.
 template <class T>
 std::vector<std::vector<double>> attention(const Problem<T>& p) {
@@ -54,7 +49,7 @@ void check_loss() {
       SoftTarget<T> target;
       target.attention = wide.source();
       const SoftLoss<T> got =
-          soft_loss<T>(target, small.mask, head(small.q), head(small.k), Run{2, {}});
+          soft_loss<T>(target, small.mask, small.q.view(), small.k.view(), Run{2, {}});
       const auto a = attention(wide), b = attention(small);
       double loss = 0;
       Matrix<double> gradient = Matrix<double>::Zero(n + m, 3);
@@ -102,7 +97,7 @@ void check_entries() {
       CHECK(n == 1 || layouts.rows == (share < 0.1));
       CHECK(n == 1 || layouts.panels == (share > 0.1 || n == 160));
       const auto loss = [&](const SoftTarget<T>& target, const Mask& mask, int threads) {
-        return soft_loss<T>(target, mask, head(small.q), head(small.k), Run{threads, {}});
+        return soft_loss<T>(target, mask, small.q.view(), small.k.view(), Run{threads, {}});
       };
       SoftTarget<T> target, matrix;
       target.attention = wide.source();
@@ -156,7 +151,7 @@ void check_rows_without_target() {
     SoftTarget<T> target;
     target.attention = hidden.source();
     const auto loss = [&](const Mask& mask) {
-      return soft_loss<T>(target, mask, head(small.q), head(small.k), Run{1, {}});
+      return soft_loss<T>(target, mask, small.q.view(), small.k.view(), Run{1, {}});
     };
     const SoftLoss<T> got = loss(wide.mask), expected = loss(hidden.mask);
     const T rounding = sizeof(T) == 4 ? T(1e-4) : T(1e-11);

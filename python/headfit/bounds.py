@@ -21,12 +21,9 @@ __all__ = [
     "GeneralBound", "LowerBound", "counting", "every_subset", "leak_for_stray", "logit_range",
     "lower", "projection_dim", "random_keys_dim", "stray_for_leak",
 ]  # fmt: skip
+__dir__ = __all__.copy
 
 _LARGEST_LOG_RATIO = math.log(sys.float_info.max) - math.log(math.ulp(0.0))  # of two floats
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
 
 
 def logit_range(

@@ -13,7 +13,7 @@ from headfit.errors import HeadfitError
 
 __all__ = ["main"]
 
-FAILS, BAD_INPUT, INTERRUPTED = 1, 2, 130
+BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141
 
 # An ImportError names an optional package that a file format needs.
 _BAD = (HeadfitError, OSError, MemoryError, ImportError)
@@ -84,7 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         0: done, and the certificate (if one was asked for) holds. 1: it does not hold. 2: bad
-        input, with one line on stderr that names the problem. 130: interrupted. It raises no error.
+        input, with one line on stderr that names the problem. 130: interrupted. 141: the reader of
+        the output ended before all was written. It raises no error.
 
     Examples
     --------
@@ -99,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of our output has ended: the interpreter's flush at exit shall not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILS
+        return CLOSED_PIPE
     except SystemExit as stop:  # --help, --version, arguments that do not parse
         return stop.code if isinstance(stop.code, int) else BAD_INPUT
     except KeyboardInterrupt:

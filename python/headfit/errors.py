@@ -8,10 +8,7 @@ __all__ = [
     "CaptureError", "CertificateError", "FileError", "HeadfitError", "InputError",
     "MissingFileError", "NonFiniteError", "TargetError", "TooLargeError",
 ]  # fmt: skip
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy
 
 
 class HeadfitError(Exception):

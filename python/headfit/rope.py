@@ -22,6 +22,7 @@ from headfit._target.target import as_target
 from headfit.errors import InputError
 
 __all__ = ["RopeFilter", "filter", "windows"]
+__dir__ = __all__.copy
 
 DIM = 64
 MOST_TOKENS = 2**24
@@ -270,7 +271,3 @@ def _shortest(frequencies: Floats, demand: Demand, max_norm: float) -> tuple[Fil
         if demand.lacks(solved.filter) <= -margin / 10 and solved.filter.norm <= max_norm:
             return solved.filter, least
     return None, least
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -28,15 +28,12 @@ from headfit._sweep.work import Function, Record, Work, compute, tasks_of
 from headfit.errors import InputError
 
 __all__ = ["Sweep", "grid", "load", "run"]
+__dir__ = __all__.copy
 
 MOST_WORKERS = 2**12
 
 # More points than any sweep computes; their list alone would fill the memory.
 MOST_POINTS = 10**7
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
 
 
 def grid(**axes: Any) -> list[dict[str, Any]]:
@@ -106,8 +103,9 @@ def run(
         lists. Equal points count once, and 1 and 1.0 are equal. For fits the keys are `pattern`,
         the name of a function of `headfit.patterns`, and its arguments; `method`, a word of `fit`,
         and its options; `dim`, `leak` and other arguments of `fit`, with "causal" or
-        ["window", width] as `mask`; `seed`, and `pattern_seed` where the pattern has its own. A
-        default and its absence are the same point.
+        ["window", width] as `mask`; `seed`, and `pattern_seed` where the pattern has its own. An
+        option that pattern and method both have, such as `stages` of a butterfly, is the
+        pattern's. A default and its absence are the same point.
     path : path
         A table in JSON Lines, which ``pandas.read_json(path, lines=True)`` reads: the file of an
         earlier sweep, or one to be made. Sweeps of different points may share it, one at a time.
@@ -128,7 +126,8 @@ def run(
         computes in this process.
     num_threads : int, optional
         The threads that each point may use. By default the cores are divided among the
-        processes; a point on an executor gets 1. No result depends on it.
+        processes; a point on an executor gets 1. No result depends on it, as long as no time limit
+        ends the work.
     retry_failed : bool, default False
         Whether points that failed before are computed again.
     dry_run : bool, default False

@@ -2,8 +2,9 @@
 
 ``python -m tests.adversarial.fuzz_readers --seconds 600`` needs atheris (``pip install atheris``)
 and goes through all readers from the files in ``seeds/``. A reader must return, or raise an
-InputError; anything else is a finding, whose file is kept in ``seeds/`` and replayed by
-``test_seeds.py``, which needs no atheris. ``--make-seeds`` writes the seeds that no fuzzer found.
+InputError; anything else is a finding, whose file is kept in ``--findings``. What stands in
+``seeds/`` is replayed by ``test_seeds.py``, which needs no atheris. ``--make-seeds`` writes the
+seeds that no fuzzer found.
 """
 
 from __future__ import annotations
@@ -54,12 +55,6 @@ def _head(path: Path) -> None:
     _use(hf.load(path))
 
 
-def _tensors(path: Path) -> None:
-    import headfit as hf
-
-    _use(hf.load(path))
-
-
 def _points(path: Path) -> None:
     from headfit._base.files import load_array
 
@@ -70,7 +65,7 @@ READERS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "matrix-npz": (".npz", _matrix),
     "matrix-mtx": (".mtx", _matrix),
     "head-npz": (".npz", _head),
-    "head-safetensors": (".safetensors", _tensors),
+    "head-safetensors": (".safetensors", _head),
     "points-npy": (".npy", _points),
 }
 

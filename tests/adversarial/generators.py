@@ -84,7 +84,6 @@ class Plan:
     scale: float | None = None
     poison: bool = False
     constant: bool = False
-    same: bool = False
 
 
 # Significands ------------------------------------------------------------------------------

@@ -149,10 +149,9 @@ def compare(head, truth: oracle.Truth, logits: list) -> int:
     for i, weights in enumerate(head.A.tolist()):
         opened = [j for j in range(len(weights)) if allowed[i][j]]
         row = truth.rows[i][0]
-        assert row.undefined == any(logits[i][j] == math.inf for j in opened) or all(
-            logits[i][j] == -math.inf for j in opened
-        )
-        if row.undefined or any(abs(logits[i][j]) == math.inf for j in opened):
+        own = [logits[i][j] for j in opened]
+        assert row.undefined == (math.inf in own or set(own) == {-math.inf})
+        if row.undefined or -math.inf in own:
             continue
         s = {j: mpmath.mpf(Fraction(logits[i][j]).numerator) for j in opened}
         s = {j: s[j] / Fraction(logits[i][j]).denominator for j in opened}

@@ -54,7 +54,7 @@ SDPA["flash"] = getattr(torch.nn.attention.SDPBackend, SDPA["flash"])
 def heads(family: str, count: int = 12):
     """Yield heads without a mask, with their queries, keys and certificates for float32."""
     rng = np.random.default_rng([3, FAMILIES.index(family)])
-    made = 0
+    made = judged = 0
     while made < count:
         n, d = SIZES[made % len(SIZES)]
         dtype = "bfloat16" if rng.random() < 0.2 else "float32"
@@ -69,7 +69,9 @@ def heads(family: str, count: int = 12):
             )
         except HeadfitError:
             continue
+        judged += 1
         yield head, torch.from_numpy(q), torch.from_numpy(k), c
+    assert judged
 
 
 def check_logits(c, A: np.ndarray, logits: np.ndarray, what: str) -> None:
@@ -119,6 +121,7 @@ def attention_of(q, k, scale, backend) -> np.ndarray:
 def test_fused_attention_keeps_to_the_bounds(family, backend):
     slack = 1 + 2e-5  # the kernel's own exponentials and sums
     least = 2e-38  # smaller weights underflow
+    judged = 0
     for head, q, k, c in heads(family):
         for flush in (False, True) if can_flush() else (False,):
             with flushing(flush):
@@ -135,6 +138,8 @@ def test_fused_attention_keeps_to_the_bounds(family, backend):
                 terms = np.log(on) - np.log(w[w > 0])
                 bound = math.log1p(c.row_distortion[i]) + math.log(slack)
                 assert terms.max() - terms.min() <= bound, (head, flush, i)
+                judged += 1
+    assert judged or family.startswith(("overflowing", "scales"))  # whose weights are NaN or 0
 
 
 # flex_attention says that it is meant to be compiled.

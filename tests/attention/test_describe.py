@@ -344,7 +344,7 @@ def test_attention_brings_its_settings():
     same = hf.describe(Q, K, scale=0.7, mask="causal", per_row=3)
     for name, values in table.columns().items():
         np.testing.assert_array_equal(values, same.columns()[name])
-    with pytest.raises(InputError, match="an Attention, which has its own"):
+    with pytest.raises(InputError, match="an Attention with another"):
         hf.describe(hf.Attention(Q, K), mask="causal")
     with pytest.raises(InputError, match="give Q and K, or an Attention"):
         hf.describe(Q)

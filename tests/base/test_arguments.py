@@ -97,6 +97,8 @@ def test_integers_beyond_all_floats() -> None:
 def test_no_counts(value: Any) -> None:
     with pytest.raises(InputError, match=r"^x must"):
         as_count(value, "x", 1)
+    with pytest.raises(InputError, match=r"^x must (be an integer|lie) in 1 \.\.\. 6; got"):
+        as_count(value, "x", 1, 6)
 
 
 @pytest.mark.parametrize("value", [0, 1, "True", None, [], np.array([True]), NoText()])

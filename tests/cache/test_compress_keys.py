@@ -285,6 +285,9 @@ def test_weights_fold() -> None:
     assert tensors["bits"].tolist() == list(found.bits)
     with pytest.raises(InputError, match=r"weights must have shape \(width, 16\); got \(16, 24\)"):
         found.tensors(w.T)
+    for bad in (np.nan, 1e300):
+        with pytest.raises(InputError, match="W_latent must fit float32; got numbers up"):
+            found.tensors(np.full_like(w, bad))
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
@@ -355,6 +358,8 @@ def test_bad_passages() -> None:
         found.store(k[:1])
     with pytest.raises(InputError, match=r"stored must be uint8 of shape \(n, 4\)"):
         found.read(found.store(k)[:, :3])
+    with pytest.raises(InputError, match="position must be that of the result, None"):
+        compressed(options={"position": None}, effort=0).apply(q, k, position=ROPE)
 
 
 def test_latents_beyond_float16_are_stored_as_its_largest_numbers() -> None:

@@ -169,6 +169,6 @@ def test_other_files_are_refused(tmp_path: Any) -> None:
 
 def test_names_that_files_do_not_hold(tmp_path: Any) -> None:
     found = hf.index({(1.5, "a"): passages()}, dim=2, keys=12, window=4, first=2, effort=0)
-    with pytest.raises(InputError, match="names must be texts, numbers, or tuples of these; got"):
+    with pytest.raises(InputError, match="names must be texts, ints, or tuples of these; got"):
         found.save(tmp_path / "it.npz")
     assert not list(tmp_path.iterdir())

@@ -390,7 +390,7 @@ def test_a_closed_pipe_is_no_traceback(head):
     code = (
         "import os, sys; from headfit.cli import main\n"
         "read, write = os.pipe(); os.close(read); os.dup2(write, 1)\n"
-        f"main(['info', '{head}'])"
+        f"assert main(['info', '{head}']) == 141"
     )
     assert _python(code, stderr=subprocess.PIPE).stderr == b""
 

@@ -443,6 +443,10 @@ def test_exported_tensors(dtype: str, tmp_path: Path) -> None:
         result.save(tmp_path / "head.txt")
     with pytest.raises(hf.errors.InputError, match="W_Q must have shape"):
         result.tensors(w_q[:, :4])
+    with pytest.raises(InputError, match=f"W_K P must fit {dtype}; got numbers up to nan"):
+        result.tensors(W_K=np.full_like(w_k, np.nan))
+    with pytest.raises(InputError, match="position must be None, as that"):
+        result.apply(texts[0] @ w_q, texts[0] @ w_k, position="rope")
 
 
 def test_maps_after_rotation_do_not_fold_into_weights() -> None:

@@ -129,9 +129,9 @@ def test_one_of_the_results_may_be_best() -> None:
 def test_bad_input() -> None:
     results, _ = curves(0, 2)
     bad: list[tuple[Any, Any, Any, str]] = [
-        ([], 2, None, "results must be those of several"),
-        ([*results, 3], 2, None, "results must be those of several"),
-        (results[0], 2, None, "results must be those of several"),
+        ([], 2, None, "results must be of one kind"),
+        ([*results, 3], 2, None, "results must be of one kind"),
+        (results[0], 2, None, "results must be of one kind"),
         (
             [results[0], curves(0, 3)[0][0]],
             2,

@@ -877,7 +877,7 @@ A32 = hf.patterns.random_regular(32, 3, gamma=2.0, rng=0)
         (
             np.full((32, 4), 1e300),
             {"dtype": "float32"},
-            "keys must be in the range of float32; got numbers up to 1e+300",
+            "keys must fit float32; got numbers up to 1e+300",
         ),
         (
             np.full((32, 4), 7e4),

@@ -270,7 +270,7 @@ def test_efforts_and_settings_are_saved(tmp_path: Path) -> None:
     fit.save(tmp_path / "fit.npz")
     assert hf.load(tmp_path / "fit.npz").settings["effort"] == 300
     own = hf.methods.Head(np.ones((24, 2)), np.ones((24, 2)), settings={"by": np.ones(2)})
-    with pytest.raises(InputError, match="settings hold a ndarray, which is not saved"):
+    with pytest.raises(InputError, match="what is of class ndarray is not saved"):
         hf.fit(BAND, 4, method=Wrong(own)).save(tmp_path / "own.npz")
 
 

@@ -433,8 +433,6 @@ def test_least_dim_is_the_count_of_halfspaces():
             assert least_dim(reachable, m) == d
             if d < m - 1:
                 assert least_dim(reachable + 1, m) == d + 1
-    # On a line 5 points have 4 proper splits and the constant one.
-    assert sum(math.comb(4, i) for i in range(2)) == 5
 
 
 @given(seed=st.integers(0, 10**9), n=st.integers(2, 12), form=st.integers(0, 6))
@@ -578,7 +576,6 @@ def test_tampered_witnesses_are_rejected():
     assert not replaced(bound, tolerances=hf.Tolerances(0.95, 0.1)).verify(A)
     assert not bound.verify(P.random_regular(512, 4, gamma=2.0, rng=1))
     traces = candidate(bound, "traces of columns")
-    assert not replaced(traces, dim=traces.dim + 1).witness.proves(target, USUAL) > traces.dim
     worse = replaced(traces, dim=traces.dim + 1)
     assert not replaced(bound, candidates=(*bound.candidates, worse)).verify(A)
 
@@ -676,10 +673,6 @@ def test_tampered_block_is_rejected():
     assert isinstance(block, Block)
     assert block.proves(A, USUAL) == bound.dim
     assert dataclasses.replace(block, dim=block.dim + 1).proves(A, USUAL) == 0
-    assert dataclasses.replace(block, columns=(*block.columns[:-1], 23)).proves(A, USUAL) in (
-        0,
-        block.dim,
-    )
     outside = next(j for j in range(24) if A.matrix[block.rows[0], j] == 0)
     assert dataclasses.replace(block, columns=(*block.columns, outside)).proves(A, USUAL) == 0
     assert dataclasses.replace(block, columns=block.columns[:1]).proves(A, USUAL) == 0
@@ -846,7 +839,7 @@ def test_same_seed_same_bound():
     ],
 )
 def test_bad_options(options):
-    with pytest.raises(hf.errors.InputError):
+    with pytest.raises(hf.errors.InputError, match=next(iter(options))):
         lower(np.eye(3), **options)
 
 

@@ -75,6 +75,8 @@ def purposes(found: hf.results.Plan) -> list[str]:
 def test_yes_with_a_smaller_head_and_what_formats_break() -> None:
     found = plan(n=128, dim=8)
     assert (found.verdict, found.obstacle, found.best.purpose) == ("yes", None, "asked")
+    with pytest.raises(TypeError, match=r"no truth value: ask for \.verdict"):
+        assert found
     assert found.fit.certificate.holds
     assert found.fit.Q.shape == (128, 8)
     first = found.attempts[0]

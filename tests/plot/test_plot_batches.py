@@ -67,7 +67,7 @@ def test_offsets_of_an_entry(axes):
         (lambda ax: plot.attention(HEAD, batch=3, ax=ax), r"batch must lie in 0 \.\.\. 2; got 3"),
         (lambda ax: plot.attention(WEIGHTS, batch=0, ax=ax), "batch must not be given without"),
         (lambda ax: plot.attention(hf.Target(np.eye(3)), batch=0, ax=ax), "batch must not be"),
-        (lambda ax: plot.tiles(HEAD, 4, batch="x"), "batch must lie in"),
+        (lambda ax: plot.tiles(HEAD, 4, batch="x"), "batch must be an integer in"),
         (lambda ax: plot.compare(np.eye(3), np.eye(3), batch=0), "batch must not be given without"),
         (lambda ax: plot.keys(np.eye(20), HEAD, ax=ax), "or of a batch with batch="),
         (

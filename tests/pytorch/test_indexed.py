@@ -97,8 +97,18 @@ def test_all_heads_of_a_layer_attend_to_what_its_index_selects():
         pass
 
 
-def test_heads_without_an_index_attend_to_all():
-    model, x = Layer(), batch(6)
+class FewerKeys(Layer):
+    def forward(self, x):
+        q = x.unflatten(-1, (4, 8)).transpose(1, 2)
+        k, v = q[:, :2, :40], q[:, 2:, :40]
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=True
+        )
+
+
+@pytest.mark.parametrize("model", [Layer(), FewerKeys()])
+def test_heads_without_an_index_attend_to_all(model):
+    x = batch(6)
     found = found_in(model, [x])
     with hf.torch.indexed(model, {("model", 1): found["model", 1]}):
         out = model(x)

@@ -144,6 +144,7 @@ def test_parts_are_the_whole(small):
     assert (got - expected).abs().mean() < 0.02 * expected.abs().mean()
     cache.reset()
     assert cache.get_seq_length() == 0
+    cache.early_initialization(2, KEY_HEADS, SIZE, torch.float32, torch.device("cpu"))
     torch.testing.assert_close(run(model, x, cache), expected)
 
 
@@ -160,13 +161,14 @@ def test_padding_on_the_left_changes_nothing(small):
     assert batch[0, 19:].tolist() == alone[0, 12:].tolist()
 
 
+@pytest.mark.parametrize("fill", [0, 1])
 @pytest.mark.parametrize(("padding", "size"), [(18, 30), *((7, size) for size in range(2, 9))])
-def test_parts_may_be_padding_alone(small, padding, size):
+def test_parts_may_be_padding_alone(small, padding, size, fill):
     model, found = small
     x = tokens(2, 19, seed=5)
     mask = torch.ones_like(x)
     mask[0, :padding] = 0
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    positions = (mask.cumsum(1) - 1).masked_fill(mask == 0, fill)
     whole, parts = ht.SmallCache(model, found), ht.SmallCache(model, found)
     expected = run(model, x, whole, attention_mask=mask, position_ids=positions)
     for first in range(0, 19, size):
@@ -181,7 +183,7 @@ def test_parts_may_be_padding_alone(small, padding, size):
     for some in (whole, parts):
         assert some.layers[0].starts.tolist() == [padding, 0]
     with pytest.raises(InputError, match="rise by one"):
-        run(model, x[:, :1], parts, attention_mask=None, position_ids=positions[:, :1])
+        run(model, x[:, :1], parts, attention_mask=None, position_ids=positions[:, -1:])
 
 
 def test_pickles_and_copies_are_not_watched(small):
@@ -252,13 +254,19 @@ def test_copies_and_gradients(small):
 def test_what_is_refused(made):
     model, found = made
     of_bits = found[("bytes", 6),]
-    with pytest.raises(InputError, match="names of layers of the model; got CompressedKeys for"):
+    with pytest.raises(InputError, match="names of layers of this model; got CompressedKeys for"):
         ht.SmallCache(model, {"nowhere": of_bits["model.layers.0.self_attn"]})
     with pytest.raises(InputError, match="got int for"):
         ht.SmallCache(model, {"model.layers.0.self_attn": 3})
     other = llama(rope_parameters={"rope_type": "default", "rope_theta": 500.0})
     with pytest.raises(InputError, match="fitted with rotated="):
         ht.SmallCache(other, of_bits)
+    other.model.layers[0].self_attn.use_rope = False  # as SmolLM3 and Llama 4 say it
+    with pytest.raises(InputError, match=r"positions; 'model\.layers\.0\.self_attn' was not"):
+        ht.SmallCache(other, of_bits)
+    rng = np.random.default_rng(0)
+    layer = [(rng.normal(size=(4, 9, SIZE)), rng.normal(size=(2, 9, SIZE))) for _ in range(4)]
+    ht.SmallCache(other, hf.compress_keys({"model.layers.0.self_attn": layer}, effort=0))
     windows = transformers.MistralForCausalLM(
         transformers.MistralConfig(
             vocab_size=50,
@@ -280,6 +288,9 @@ def test_what_is_refused(made):
     with pytest.raises(CaptureError, match="the model that it was made for"):
         cache.update(torch.ones(1, 2, 3, 8), torch.ones(1, 2, 3, 8), 0)
     run(model, tokens(1, 5), cache)
+    with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
+        run(model, tokens(2, 1), cache)
+    assert cache.layers[0].starts.tolist() == [0]
     for ids in ([[9, 10]], [[5, 7]], [[0, 0]]):
         with pytest.raises(InputError, match="must rise by one"):
             run(model, tokens(1, 2), cache, position_ids=torch.tensor(ids))
@@ -532,7 +543,7 @@ def test_values_that_do_not_fit_are_refused(both):
     of_others = hf.compress_values({name: [((q, q), v[..., :4])]})
     cache = ht.SmallCache(model, {}, of_others)
     for _ in range(2):  # a cache that did not fit does not store whole values then
-        with pytest.raises(InputError, match=r"values must have the heads and size \[2, 4\]; got"):
+        with pytest.raises(InputError, match=r"values must have heads and size \[2, 4\]; got"):
             run(model, tokens(1, 5), cache)
 
 

@@ -135,9 +135,8 @@ def test_workers_that_cannot_import_the_function_are_named(client, table, tmp_pa
     (tmp_path / "elsewhere.py").write_text("def half(x):\n    return {'half': x / 2}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     half = import_module("elsewhere").half
-    with pytest.raises(HeadfitError, match=r"its workers cannot import elsewhere\.half") as caught:
+    with pytest.raises(HeadfitError, match=r"its workers cannot import elsewhere\.half"):
         hf.sweep.run([{"x": 1}], table, function=half, executor=client.get_executor())
-    assert "elsewhere" in str(caught.value)
     assert len(hf.sweep.load(table)) == 0
 
 

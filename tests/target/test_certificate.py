@@ -609,6 +609,9 @@ def test_raise_if_failed_and_texts():
     bad = hf.certify(np.eye(3), np.eye(3), np.eye(3), scale=1.0)
     with pytest.raises(hf.errors.CertificateError, match="FAILS in 3 of 3 rows"):
         bad.raise_if_failed()
+    for one in (good, bad):
+        with pytest.raises(TypeError, match=r"no truth value: ask for \.holds"):
+            assert one
     plain = json.loads(json.dumps(bad.to_dict()))
     assert plain["holds"] is False
     assert plain["rows_failed"] == 3

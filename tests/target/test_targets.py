@@ -203,7 +203,7 @@ def test_any_row_stochastic_matrix(n: int, density: float, seed: int) -> None:
         (changed(2, 1, np.nan), "got nan at row 2, column 1"),
         (changed(0, 2, np.inf), "got inf at row 0, column 2"),
         (changed(0, 2, -np.inf), "got -inf at row 0, column 2"),
-        (changed(1, 1, 0.9), r"row 1 sums to 0.9\d* \(normalize=True"),
+        (changed(1, 1, 0.9), r"row 1 sums to 0.9\d* \(headfit.Target\(A, normalize=True\) scales"),
         (changed(1, 1, 0.0), "row 1 is empty"),
         (np.zeros((3, 3)), "row 0 is empty"),
         (csr([1, 0, 1], [0, 1, 2], [0, 1, 2, 3]), "row 1 is empty"),

@@ -171,14 +171,13 @@ class ProfileFold : public WholeRows<T> {
 
 void check(const ProfileOptions& options, Index n, Index m) {
   if (options.per_row < 1) {
-    throw InputError("per_row must be at least 1; got " + std::to_string(options.per_row));
+    throw InputError("per_row must be at least 1; got ", options.per_row);
   }
   if (!(options.share > 0 && options.share <= 1)) {
-    throw InputError("share must lie in (0, 1]; got " + std::to_string(options.share));
+    throw InputError("share must lie in (0, 1]; got ", options.share);
   }
   if (options.tokens && n != m) {
-    throw InputError("tokens need as many queries as keys; got " + std::to_string(n) + " and " +
-                     std::to_string(m));
+    throw InputError("tokens need as many queries as keys; got ", n, " and ", m);
   }
 }
 

@@ -204,9 +204,8 @@ void attention_apply(const LogitSource<T>& source, const Heads<T>& v, const OutH
                      const Run& run) {
   source.validate();
   if (v.count != source.k.count || v.rows != source.k.rows) {
-    throw InputError("V must have the heads and rows of K, " + std::to_string(source.k.count) +
-                     " and " + std::to_string(source.k.rows) + "; got " + std::to_string(v.count) +
-                     " and " + std::to_string(v.rows));
+    throw InputError("V must have the heads and rows of K, ", source.k.count, " and ",
+                     source.k.rows, "; got ", v.count, " and ", v.rows);
   }
   PackedValues<T> values(v, source);
   stream_tiles(source, run, [&] { return ApplyFold<T>(source, values, v.cols, out); }, values);

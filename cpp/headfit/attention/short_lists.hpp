@@ -7,8 +7,7 @@ namespace headfit {
 
 inline void check_list_length(Index k, Index keys) {
   if (k >= 1 && k <= keys) return;
-  throw InputError("k must lie in 1 ... " + std::to_string(keys) + ", the number of keys; got " +
-                   std::to_string(k));
+  throw InputError("k must lie in 1 ... ", keys, ", the number of keys; got ", k);
 }
 
 // The number of rows of a block. All lists of a block should stay in cache while the keys are

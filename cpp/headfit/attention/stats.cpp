@@ -38,7 +38,7 @@ class StatsFold : public WholeRows<T> {
 void check_shares(std::span<const double> shares) {
   for (const double share : shares) {
     if (share > 0 && share <= 1) continue;
-    throw InputError("shares must lie in (0, 1]; got " + std::to_string(share));
+    throw InputError("shares must lie in (0, 1]; got ", share);
   }
 }
 

@@ -100,8 +100,7 @@ LatentResult principal_result(const KeySpectrum& spectrum, const LatentOptions& 
   const Index width = spectrum.mean.size();
   if (spectrum.variances.size() != width || spectrum.components.rows() != width ||
       spectrum.components.cols() != width) {
-    throw InputError("there must be a principal component for each of " + std::to_string(width) +
-                     " numbers");
+    throw InputError("there must be a principal component for each of ", width, " numbers");
   }
   std::vector<int> bits = options.bits;
   if (bits.empty() && options.rank == 0) {
@@ -113,8 +112,8 @@ LatentResult principal_result(const KeySpectrum& spectrum, const LatentOptions& 
   const bool rounds = result.format.rounds();
   const Index rank = rounds ? static_cast<Index>(result.format.bits().size()) : options.rank;
   if (rank > width) {
-    throw InputError("there must not be more latents than the " + std::to_string(width) +
-                     " numbers of a token; got " + std::to_string(rank));
+    throw InputError("there must not be more latents than the ", width, " numbers of a token; got ",
+                     rank);
   }
   result.maps = principal_latents(spectrum, rank, result.format, options.seed);
   return result;
@@ -126,8 +125,8 @@ LatentResult fit_latents(const LayerPassages& layer, const LatentOptions& option
     throw InputError("there must be a passage to fit to");
   }
   if (layer.spectrum.mean.size() != loss.width()) {
-    throw InputError("the principal components must be those of keys of " +
-                     std::to_string(loss.width()) + " numbers");
+    throw InputError("the principal components must be those of keys of ", loss.width(),
+                     " numbers");
   }
   return LatentDescent(loss, layer, options).run();
 }

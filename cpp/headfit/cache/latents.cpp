@@ -4,7 +4,6 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <string>
 
 #include "headfit/base/errors.hpp"
 #include "headfit/base/number_format.hpp"
@@ -55,7 +54,7 @@ LatentFormat::LatentFormat(std::vector<int> bits) : bits_(std::move(bits)) {
   double sum = 0;
   for (std::size_t i = 0; i < bits_.size(); ++i) {
     if (bits_[i] < 1 || bits_[i] > most_bits) {
-      throw InputError("bits must lie in 1 ... 8; got " + std::to_string(bits_[i]));
+      throw InputError("bits must lie in 1 ... 8; got ", bits_[i]);
     }
     reach_[static_cast<Index>(i)] = 0.5f * static_cast<float>((1 << bits_[i]) - 1);
     sum += std::pow(normal_step(bits_[i]), -2.0);
@@ -67,8 +66,8 @@ LatentFormat::LatentFormat(std::vector<int> bits) : bits_(std::move(bits)) {
 
 void LatentFormat::check(Index rank) const {
   if (!rounds() || static_cast<Index>(bits_.size()) == rank) return;
-  throw InputError("bits must be one number for each of the " + std::to_string(rank) +
-                   " latents; got " + std::to_string(bits_.size()));
+  throw InputError("bits must be one number for each of the ", rank, " latents; got ",
+                   bits_.size());
 }
 
 float LatentFormat::usual_step(const float* latent) const {

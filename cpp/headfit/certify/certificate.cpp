@@ -1,7 +1,5 @@
 #include "headfit/certify/certificate.hpp"
 
-#include <string>
-
 #include "headfit/base/errors.hpp"
 #include "headfit/certify/folds.hpp"
 
@@ -48,22 +46,20 @@ void refuse_other_logits(const LogitSource<T>& source) {
 
 void check_shapes(const Target& target, Index heads, Index rows, Index cols) {
   if (heads != 1 || rows != target.n || cols != target.n) {
-    throw InputError("Q and K must be single matrices with one row for each of the " +
-                     std::to_string(target.n) + " rows of A; got " + std::to_string(rows) +
-                     " and " + std::to_string(cols));
+    throw InputError("Q and K must be single matrices with one row for each of the ", target.n,
+                     " rows of A; got ", rows, " and ", cols);
   }
 }
 
 // The errors of Q and K: none at all, or one for each row.
 void check_errors(std::span<const double> errors, Index n, const char* name) {
   if (!errors.empty() && static_cast<Index>(errors.size()) != n) {
-    throw InputError("the errors of " + std::string(name) + " must be one for each of the " +
-                     std::to_string(n) + " rows; got " + std::to_string(errors.size()));
+    throw InputError("the errors of ", name, " must be one for each of the ", n, " rows; got ",
+                     errors.size());
   }
   for (const double e : errors) {
     if (!(e >= 0)) {
-      throw InputError("the errors of " + std::string(name) + " must be at least 0; got " +
-                       std::to_string(e));
+      throw InputError("the errors of ", name, " must be at least 0; got ", e);
     }
   }
 }

@@ -18,9 +18,8 @@ Enclosure ratio(const Enclosure& a, const Enclosure& b) {
 
 void check_shape(const Target& target, Index count, Index rows, Index cols) {
   if (count != 1 || rows != target.n || cols != target.n) {
-    throw InputError("matrix must be one matrix of the shape of A, " + std::to_string(target.n) +
-                     " x " + std::to_string(target.n) + "; got " + std::to_string(rows) + " x " +
-                     std::to_string(cols));
+    throw InputError("matrix must be one matrix of the shape of A, ", target.n, " x ", target.n,
+                     "; got ", rows, " x ", cols);
   }
 }
 
@@ -28,10 +27,9 @@ template <class T>
 void check_entry(T value, bool allowed, Index row, Index col) {
   const bool is_weight = value >= 0 && value <= std::numeric_limits<T>::max();
   if (is_weight && (allowed || value == 0)) return;
-  const std::string came =
-      std::to_string(value) + " at row " + std::to_string(row) + ", column " + std::to_string(col);
-  if (!is_weight) throw NonFiniteError("matrix must have finite entries >= 0; got " + came);
-  throw InputError("matrix must be 0 where masked; got " + came);
+  const std::string came = detail::joined(value, " at row ", row, ", column ", col);
+  if (!is_weight) throw NonFiniteError("matrix must have finite entries >= 0; got ", came);
+  throw InputError("matrix must be 0 where masked; got ", came);
 }
 
 // Judges a row whose entries come in the order of their columns.
@@ -227,7 +225,7 @@ CertificateRows certify_sparse_matrix(const Target& target, const CompressedRows
       const auto columns = matrix.row_columns(i);
       if (std::adjacent_find(columns.begin(), columns.end(), std::greater_equal()) !=
           columns.end()) {
-        throw InputError("matrix must have ascending columns in row " + std::to_string(i));
+        throw InputError("matrix must have ascending columns in row ", i);
       }
       judge.take_first_zero(columns);
       for (std::size_t p = 0; p < columns.size(); ++p) {

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "headfit/base/errors.hpp"
 #include "headfit/certify/kept_mass.hpp"
@@ -290,9 +289,8 @@ double largest_norm(const Heads<T>& keys, Index count, Vector<double>* all = nul
 void check_index(const Heads<float>& x, bool may_have_heads, Index rows_of_head, Index read,
                  const char* name) {
   if (!(x.count == 1 || (may_have_heads && x.count > 1)) || x.rows != rows_of_head) {
-    throw InputError(std::string(name) + " must be " + (may_have_heads ? "matrices" : "a matrix") +
-                     " with " + std::to_string(rows_of_head) + " rows; got " +
-                     std::to_string(x.rows));
+    throw InputError(name, " must be ", (may_have_heads ? "matrices" : "a matrix"), " with ",
+                     rows_of_head, " rows; got ", x.rows);
   }
   HeadRows<float> rows(x);
   float largest = 0;
@@ -314,14 +312,14 @@ void check(const LogitSource<T>& source, const Heads<float>& q_index, const Head
         "the query heads of an index must have the same mask, key_mask and key_lengths");
   }
   if (options.first < 0 || options.window < 1 || options.budget() < 1) {
-    throw InputError("keys must be more than first + window; got " + std::to_string(options.keys));
+    throw InputError("keys must be more than first + window; got ", options.keys);
   }
   if (!(options.mass > 0 && options.mass < 1)) {
-    throw InputError("mass must lie strictly between 0 and 1; got " + as_typed(options.mass));
+    throw InputError("mass must lie strictly between 0 and 1; got ", options.mass);
   }
   if (q_index.cols != k_index.cols || q_index.cols < 1) {
-    throw InputError("Q_index and K_index must have rows of the same size; got " +
-                     std::to_string(q_index.cols) + " and " + std::to_string(k_index.cols));
+    throw InputError("Q_index and K_index must have rows of the same size; got ", q_index.cols,
+                     " and ", k_index.cols);
   }
   const bool is_sum = options.form == IndexForm::sum;
   const Kernel& kernel = options.kernel;

@@ -223,8 +223,8 @@ Index CompressLoss<T>::groups() const {
 template <class T>
 void CompressLoss<T>::check(const Matrix<double>& maps) const {
   if (maps.rows() != (heads_ + 1) * dim_ || maps.cols() < 1) {
-    throw InputError("maps must have " + std::to_string((heads_ + 1) * dim_) + " rows; got " +
-                     std::to_string(maps.rows()) + " x " + std::to_string(maps.cols()));
+    throw InputError("maps must have ", (heads_ + 1) * dim_, " rows; got ", maps.rows(), " x ",
+                     maps.cols());
   }
   if (!maps.allFinite()) throw NonFiniteError("maps must be finite");
 }

@@ -33,7 +33,7 @@ IndexFormat::IndexFormat(const std::string& dtype) {
     kind_ = Kind::whole;
     largest_ = dtype == "int8" ? 127 : 7;
   } else {
-    throw InputError("there is no index of " + dtype);
+    throw InputError("there is no index of ", dtype);
   }
 }
 

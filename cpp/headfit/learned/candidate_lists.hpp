@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <string>
 #include <utility>
 
 #include "headfit/learned/scan.hpp"
@@ -63,7 +62,7 @@ class CandidateLists {
         column_start_(static_cast<std::size_t>(required.n()) + 1) {
     const Index most = required.target().nonzeros() + required.n() * scanned.list_cap;
     if (most > static_cast<Index>(std::numeric_limits<Slot>::max())) {
-      throw InputError("A is too large to be learned: " + std::to_string(most) + " list entries");
+      throw InputError("A is too large to be learned: ", most, " list entries");
     }
     sources_.resize(static_cast<std::size_t>(most));
   }

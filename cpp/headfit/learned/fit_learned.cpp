@@ -1,7 +1,6 @@
 #include "headfit/learned/fit_learned.hpp"
 
 #include <cmath>
-#include <string>
 
 #include "headfit/base/worker_pool.hpp"
 #include "headfit/descent/limits.hpp"
@@ -11,10 +10,10 @@ namespace headfit {
 
 void Storage::check() const {
   if (!(std::isfinite(query_unit) && query_unit != 0)) {
-    throw InputError("query_unit must be finite and nonzero; got " + std::to_string(query_unit));
+    throw InputError("query_unit must be finite and nonzero; got ", query_unit);
   }
   if (!(max_norm >= 0)) {
-    throw InputError("max_norm must not be negative; got " + std::to_string(max_norm));
+    throw InputError("max_norm must not be negative; got ", max_norm);
   }
 }
 
@@ -32,8 +31,8 @@ void check_head(const Target& target, const GivenHead& head, Index most_columns)
   for (const auto* x : {&head.q, &head.k}) {
     const bool fits = x->count == 1 && x->rows == target.n && x->cols == head.q.cols;
     if (!fits || x->cols < 1 || x->cols > most_columns) {
-      throw InputError("a start must have " + std::to_string(target.n) + " rows and 1 to " +
-                       std::to_string(most_columns) + " columns, as many in queries as in keys");
+      throw InputError("a start must have ", target.n, " rows and 1 to ", most_columns,
+                       " columns, as many in queries as in keys");
     }
     if (!(*x)[0].allFinite()) throw NonFiniteError("a start must be finite");
   }
@@ -42,17 +41,16 @@ void check_head(const Target& target, const GivenHead& head, Index most_columns)
 void check_options(const Target& target, const LearnedOptions& options) {
   const auto at_least = [](Index value, Index least, const char* name) {
     if (value < least) {
-      throw InputError(std::string(name) + " must be at least " + std::to_string(least) + "; got " +
-                       std::to_string(value));
+      throw InputError(name, " must be at least ", least, "; got ", value);
     }
   };
-  if (options.dim < 1) throw InputError("dim must be positive; got " + std::to_string(options.dim));
+  if (options.dim < 1) throw InputError("dim must be positive; got ", options.dim);
   at_least(options.first_hold, 1, "first_hold");
   at_least(options.max_steps, 0, "max_steps");
   at_least(options.most_reheats, 0, "most_reheats");
   if (std::isnan(options.time_limit)) throw InputError("time_limit must be a number; got nan");
   if (!(options.max_norm >= 0)) {
-    throw InputError("max_norm must not be negative; got " + std::to_string(options.max_norm));
+    throw InputError("max_norm must not be negative; got ", options.max_norm);
   }
   if (!(options.polished_share >= 0)) throw InputError("polished_share must not be negative");
   for (const Tolerances& stage : options.looser) stage.check();

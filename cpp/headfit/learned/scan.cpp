@@ -3,7 +3,6 @@
 #include <array>
 #include <cmath>
 #include <numeric>
-#include <string>
 
 #include "headfit/base/errors.hpp"
 #include "headfit/learned/candidate_lists.hpp"
@@ -245,14 +244,13 @@ void check_kept(const Target& target, const ScanRequest& request, Index first, I
   for (Index i = first; i < end; ++i) {
     const Index listed = request.listed[static_cast<std::size_t>(i)];
     if (listed < 0 || listed > request.list_cap) {
-      throw InputError("listed must be in 0 ... " + std::to_string(request.list_cap) + "; got " +
-                       std::to_string(listed) + " in row " + std::to_string(i));
+      throw InputError("listed must be in 0 ... ", request.list_cap, "; got ", listed, " in row ",
+                       i);
     }
     const auto place = static_cast<std::size_t>(request.list_cap * i);
     for (const Column j : request.columns.subspan(place, static_cast<std::size_t>(listed))) {
       if (j < 0 || j >= target.n) {
-        throw InputError("a scan must keep columns of A; got " + std::to_string(j) + " in row " +
-                         std::to_string(i));
+        throw InputError("a scan must keep columns of A; got ", j, " in row ", i);
       }
     }
   }
@@ -261,12 +259,11 @@ void check_kept(const Target& target, const ScanRequest& request, Index first, I
 void check_sampling(const Target& target, const ScanRequest& request) {
   const Index column_step = request.sampling.column_step;
   if (column_step < 1 || column_step > target.n) {
-    throw InputError("column_step must be in 1 ... " + std::to_string(target.n) + "; got " +
-                     std::to_string(column_step));
+    throw InputError("column_step must be in 1 ... ", target.n, "; got ", column_step);
   }
   if (column_step > 1 && (!target.mask.is_open() || request.tolerances.limits_logits())) {
-    throw InputError("column_step must be 1 where there is a mask or a max_logit; got " +
-                     std::to_string(column_step));
+    throw InputError("column_step must be 1 where there is a mask or a max_logit; got ",
+                     column_step);
   }
 }
 
@@ -274,28 +271,27 @@ void check_request(const Target& target, const ScanRequest& request, Index first
   request.tolerances.check();
   for (const Heads<float>* x : {&request.q, &request.k}) {
     if (x->count != 1 || x->rows != target.n || x->cols != request.q.cols || x->cols < 1) {
-      throw InputError("Q and K of a scan must have one row for each of the " +
-                       std::to_string(target.n) + " rows of A, and as many columns as each other");
+      throw InputError("Q and K of a scan must have one row for each of the ", target.n,
+                       " rows of A, and as many columns as each other");
     }
   }
   if (static_cast<Index>(request.hits.size()) != target.n) {
-    throw InputError("hits must be one for each row; got " + std::to_string(request.hits.size()));
+    throw InputError("hits must be one for each row; got ", request.hits.size());
   }
   for (const Index hits : request.hits) {
-    if (hits < 0) throw InputError("hits must not be negative; got " + std::to_string(hits));
+    if (hits < 0) throw InputError("hits must not be negative; got ", hits);
   }
   if (request.list_cap < 2 || request.list_cap % 2 != 0) {
-    throw InputError("list_cap must be even and positive; got " + std::to_string(request.list_cap));
+    throw InputError("list_cap must be even and positive; got ", request.list_cap);
   }
   const Index places = request.sampling.keep ? target.n : 0;
   if (static_cast<Index>(request.listed.size()) != places ||
       static_cast<Index>(request.columns.size()) != places * request.list_cap) {
-    throw InputError("lists that a scan keeps must have list_cap places for each of the " +
-                     std::to_string(target.n) + " rows");
+    throw InputError("lists that a scan keeps must have list_cap places for each of the ", target.n,
+                     " rows");
   }
   if (first < 0 || end < first || end > target.n) {
-    throw InputError("rows must lie in 0 ... " + std::to_string(target.n) + "; got " +
-                     std::to_string(first) + " ... " + std::to_string(end));
+    throw InputError("rows must lie in 0 ... ", target.n, "; got ", first, " ... ", end);
   }
   check_sampling(target, request);
   if (request.sampling.keep) check_kept(target, request, first, end);
@@ -343,17 +339,17 @@ void check_scanned(const ScannedRows& found, Index n, int list_cap) {
       found.columns.size() != rows * static_cast<std::size_t>(list_cap) ||
       found.listed.size() != rows || found.hits.size() != rows || found.deficit.size() != rows ||
       found.rounding.size() != rows) {
-    throw InputError("a scan must find something about each of the " + std::to_string(n) + " rows");
+    throw InputError("a scan must find something about each of the ", n, " rows");
   }
   for (Index i = 0; i < n; ++i) {
     const Index listed = found.listed[found.at(i)];
     if (listed < 0 || listed > list_cap) {
-      throw InputError("a scan must list at most " + std::to_string(list_cap) + " columns; got " +
-                       std::to_string(listed) + " in row " + std::to_string(i));
+      throw InputError("a scan must list at most ", list_cap, " columns; got ", listed, " in row ",
+                       i);
     }
     for (const Column j : std::span(found.list(i), static_cast<std::size_t>(listed))) {
       if (j < 0 || j >= n) {
-        throw InputError("a scan must list columns of A; got " + std::to_string(j));
+        throw InputError("a scan must list columns of A; got ", j);
       }
     }
   }

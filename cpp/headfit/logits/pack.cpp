@@ -7,13 +7,10 @@ namespace headfit {
 
 template <class T>
 void throw_nonfinite(const char* name, Index head, Index heads, Index row, Index col, T value) {
-  const std::string place = (heads > 1 ? "head " + std::to_string(head) + ", " : std::string()) +
-                            "row " + std::to_string(row) + ", column " + std::to_string(col);
-  throw NonFiniteError(std::string(name) + " must be finite; got " +
-                       (std::isnan(value) ? "nan"
-                        : value > 0       ? "inf"
-                                          : "-inf") +
-                       " at " + place);
+  const std::string of_head = heads > 1 ? detail::joined("head ", head, ", ") : "";
+  const char* came = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  throw NonFiniteError(name, " must be finite; got ", came, " at ", of_head, "row ", row,
+                       ", column ", col);
 }
 
 namespace {

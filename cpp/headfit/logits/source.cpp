@@ -1,6 +1,5 @@
 #include "headfit/logits/source.hpp"
 
-#include <string>
 #include <vector>
 
 namespace headfit {
@@ -12,16 +11,15 @@ void check_sparse(const Offset* offsets, const Column* columns, Index rows, Inde
   }
   for (Index i = 0; i < rows; ++i) {
     if (offsets[i + 1] < offsets[i]) {
-      throw InputError("a sparse mask has decreasing row offsets at row " + std::to_string(i));
+      throw InputError("a sparse mask has decreasing row offsets at row ", i);
     }
   }
   for (Index i = 0; i < rows; ++i) {
     Index before = -1;
     for (Offset p = offsets[i]; p < offsets[i + 1]; ++p) {
       if (columns[p] <= before || columns[p] >= cols) {
-        throw InputError("a sparse mask must have sorted columns in 0 ... " +
-                         std::to_string(cols - 1) + "; row " + std::to_string(i) + " has column " +
-                         std::to_string(columns[p]));
+        throw InputError("a sparse mask must have sorted columns in 0 ... ", cols - 1, "; row ", i,
+                         " has column ", columns[p]);
       }
       before = columns[p];
     }
@@ -73,13 +71,12 @@ void check_mask(const Mask& mask, Index heads, Index rows, Index cols) {
   constexpr Index widest = Index(1) << 48;  // positions beside a window do not overflow
   for (const Index side : {mask.left.value_or(0), mask.right.value_or(0)}) {
     if (side < 0 || side > widest) {
-      throw InputError("the sides of a window must lie in 0 ... 2^48; got " + std::to_string(side));
+      throw InputError("the sides of a window must lie in 0 ... 2^48; got ", side);
     }
   }
   for (Index h = 0; mask.key_lengths && h < heads; ++h) {
     if (mask.key_lengths[h] < 0 || mask.key_lengths[h] > cols) {
-      throw InputError("key_lengths must lie in 0 ... " + std::to_string(cols) + "; got " +
-                       std::to_string(mask.key_lengths[h]));
+      throw InputError("key_lengths must lie in 0 ... ", cols, "; got ", mask.key_lengths[h]);
     }
   }
   if (mask.sparse_offsets) check_sparse(mask.sparse_offsets, mask.sparse_columns, rows, cols);
@@ -102,33 +99,30 @@ bool masks_agree(const Mask& a, const Mask& b, Index heads, Index rows, Index co
 template <class T>
 void LogitSource<T>::validate() const {
   if (q.cols != k.cols) {
-    throw InputError("Q and K must have the same head size; got " + std::to_string(q.cols) +
-                     " and " + std::to_string(k.cols));
+    throw InputError("Q and K must have the same head size; got ", q.cols, " and ", k.cols);
   }
   if (group < 1 || q.count != group * k.count) {
-    throw InputError("the heads of K must divide those of Q; got " + std::to_string(k.count) +
-                     " and " + std::to_string(q.count));
+    throw InputError("the heads of K must divide those of Q; got ", k.count, " and ", q.count);
   }
   const double size = std::abs(scale);
   if (!(size >= std::numeric_limits<T>::min() && size <= std::numeric_limits<T>::max())) {
-    throw InputError(
-        "scale must be finite, nonzero and a normal number of the arrays' dtype; got " +
-        std::to_string(scale));
+    throw InputError("scale must be finite, nonzero and a normal number of the arrays' dtype; got ",
+                     scale);
   }
   if (!(softcap >= 0 && softcap <= std::numeric_limits<T>::max())) {
-    throw InputError("softcap must be positive and finite; got " + std::to_string(softcap));
+    throw InputError("softcap must be positive and finite; got ", softcap);
   }
   for (Index h = 0; sinks && h < q.count; ++h) {
     constexpr auto most = static_cast<double>(std::numeric_limits<T>::max());
     if (!(std::abs(sinks[h]) <= most) && sinks[h] != -std::numeric_limits<double>::infinity()) {
-      throw InputError("sinks must be finite in the arrays' dtype, or -inf for none; got " +
-                       std::to_string(sinks[h]) + " for head " + std::to_string(h));
+      throw InputError("sinks must be finite in the arrays' dtype, or -inf for none; got ",
+                       sinks[h], " for head ", h);
     }
   }
   for (Index place = 0; rows && place < row_count(); ++place) {
     if (row_at(place) < 0 || row_at(place) >= q.rows) {
-      throw InputError("rows must lie in 0 ... " + std::to_string(q.rows - 1) + "; got " +
-                       std::to_string(row_at(place)) + " at place " + std::to_string(place));
+      throw InputError("rows must lie in 0 ... ", q.rows - 1, "; got ", row_at(place), " at place ",
+                       place);
     }
   }
 }

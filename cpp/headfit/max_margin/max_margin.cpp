@@ -10,9 +10,8 @@ namespace {
 
 void check_keys(const Target& target, const MatrixView<double>& keys) {
   if (keys.rows() != target.n || keys.cols() < 1) {
-    throw InputError("keys must have one row for each of the " + std::to_string(target.n) +
-                     " rows of A and at least one column; got " + std::to_string(keys.rows()) +
-                     " x " + std::to_string(keys.cols()));
+    throw InputError("keys must have one row for each of the ", target.n,
+                     " rows of A and at least one column; got ", keys.rows(), " x ", keys.cols());
   }
 }
 
@@ -196,7 +195,7 @@ MaxMarginRows max_margin_queries(const Target& target, const MatrixView<double>&
     throw InputError("max_logit must be infinite here: max_norm bounds the logits of given keys");
   }
   if (!(options.rows.max_norm > 0)) {
-    throw InputError("max_norm must be positive; got " + std::to_string(options.rows.max_norm));
+    throw InputError("max_norm must be positive; got ", options.rows.max_norm);
   }
   check_keys(target, keys);
   check_entries(target, run);
@@ -235,7 +234,7 @@ std::vector<FaceReport> face_reports(const Target& target, const MatrixView<doub
   check_entries(target, run);
   for (const Index i : rows) {
     if (i < 0 || i >= target.n || target.row_columns(i).empty()) {
-      throw InputError("rows must be rows of A that are not empty; got " + std::to_string(i));
+      throw InputError("rows must be rows of A that are not empty; got ", i);
     }
   }
   std::vector<FaceReport> reports(rows.size());

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <span>
 #include <stdexcept>
-#include <string>
 #include <utility>
 
 #include "headfit/base/checkpoint.hpp"
@@ -18,10 +17,10 @@ namespace {
 void check(Index n, Index k) {
   constexpr Index most = std::numeric_limits<Column>::max();
   if (n < 1 || n > most) {
-    throw InputError("n: expected 1 to " + std::to_string(most) + ", got " + std::to_string(n));
+    throw InputError("n: expected 1 to ", most, ", got ", n);
   }
   if (k < 1 || k > n) {
-    throw InputError("k: expected 1 to n = " + std::to_string(n) + ", got " + std::to_string(k));
+    throw InputError("k: expected 1 to n = ", n, ", got ", k);
   }
 }
 

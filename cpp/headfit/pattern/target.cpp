@@ -5,8 +5,6 @@
 #include <functional>
 #include <limits>
 #include <numeric>
-#include <sstream>
-#include <string>
 #include <vector>
 
 #include "headfit/base/errors.hpp"
@@ -14,20 +12,6 @@
 
 namespace headfit {
 namespace {
-
-std::string as_text(double number) { return as_typed(number); }
-
-template <class Part>
-const Part& as_text(const Part& part) {
-  return part;
-}
-
-template <class... Parts>
-[[noreturn]] void reject(const Parts&... parts) {
-  std::ostringstream text;
-  (text << ... << as_text(parts));
-  throw TargetError(text.str());
-}
 
 bool mask_leaves_nothing(const Target& t, Index row) {
   const ColumnRange open = t.mask.range(0, row, t.n, t.n);
@@ -39,12 +23,18 @@ bool mask_leaves_nothing(const Target& t, Index row) {
 
 // Checks the row offsets and the mask.
 void check_structure(const Target& t) {
-  if (t.n < 0 || !t.offsets) reject("A must have row offsets, one more than rows");
-  if (t.offsets[0] != 0) reject("A has a first row offset of ", t.offsets[0], "; expected 0");
-  for (Index i = 0; i < t.n; ++i) {
-    if (t.offsets[i + 1] < t.offsets[i]) reject("A has decreasing row offsets at row ", i);
+  if (t.n < 0 || !t.offsets) throw TargetError("A must have row offsets, one more than rows");
+  if (t.offsets[0] != 0) {
+    throw TargetError("A has a first row offset of ", t.offsets[0], "; expected 0");
   }
-  if (t.nonzeros() > 0 && !(t.columns && t.weights)) reject("A must have columns and weights");
+  for (Index i = 0; i < t.n; ++i) {
+    if (t.offsets[i + 1] < t.offsets[i]) {
+      throw TargetError("A has decreasing row offsets at row ", i);
+    }
+  }
+  if (t.nonzeros() > 0 && !(t.columns && t.weights)) {
+    throw TargetError("A must have columns and weights");
+  }
   check_mask(t.mask, 1, t.n, t.n);
 }
 
@@ -70,18 +60,18 @@ void check_row(const Target& t, Index i) {
   const auto weights = t.row_weights(i);
   for (std::size_t p = 0; p < columns.size(); ++p) {
     if (columns[p] < 0 || columns[p] >= t.n) {
-      reject("A has column ", columns[p], " in row ", i, "; expected 0 ... ", t.n - 1);
+      throw TargetError("A has column ", columns[p], " in row ", i, "; expected 0 ... ", t.n - 1);
     }
     if (p > 0 && columns[p] <= columns[p - 1]) {
-      reject("A must have sorted columns without duplicates; row ", i, " does not, at column ",
-             columns[p]);
+      throw TargetError("A must have sorted columns without duplicates; row ", i,
+                        " does not, at column ", columns[p]);
     }
     if (!(weights[p] > 0 && std::isfinite(weights[p]))) {
-      reject("A must have nonnegative finite entries; got ", weights[p], " at row ", i, ", column ",
-             columns[p]);
+      throw TargetError("A must have nonnegative finite entries; got ", weights[p], " at row ", i,
+                        ", column ", columns[p]);
     }
     if (!t.mask.allows(0, i, columns[p], t.n, t.n)) {
-      reject("A has a nonzero on a masked position, row ", i, ", column ", columns[p]);
+      throw TargetError("A has a nonzero on a masked position, row ", i, ", column ", columns[p]);
     }
   }
 }
@@ -133,8 +123,8 @@ Found check_rows(const Target& t, double sum_tolerance, Index first, Index end) 
     checkpoints.after(weights.empty() ? t.n : static_cast<Index>(weights.size()));
     if (weights.empty()) {
       if (!mask_leaves_nothing(t, i)) {
-        reject("A must have a nonzero in every row that the mask leaves open; row ", i,
-               " is empty");
+        throw TargetError("A must have a nonzero in every row that the mask leaves open; row ", i,
+                          " is empty");
       }
       continue;
     }
@@ -145,8 +135,8 @@ Found check_rows(const Target& t, double sum_tolerance, Index first, Index end) 
       high = std::max(high, w);
     }
     if (!(std::abs(sum - 1) <= sum_tolerance)) {
-      reject("A must have rows that sum to 1 within ", sum_tolerance, "; row ", i, " sums to ", sum,
-             " (normalize=True scales the rows)");
+      throw TargetError("A must have rows that sum to 1 within ", sum_tolerance, "; row ", i,
+                        " sums to ", sum, " (headfit.Target(A, normalize=True) scales the rows)");
     }
     summary.gamma = std::max(summary.gamma, high / low);
     summary.per_row = std::max(summary.per_row, static_cast<Index>(weights.size()));
@@ -201,8 +191,7 @@ SomeRows::SomeRows(const Target& target, std::span<const Index> rows)
     : n_(target.n), mask_(target.mask), offsets_(static_cast<std::size_t>(target.n + 1), 0) {
   for (const Index i : rows) {
     if (i < 0 || i >= n_) {
-      throw InputError("rows must lie in 0 ... " + std::to_string(n_ - 1) + "; got " +
-                       std::to_string(i));
+      throw InputError("rows must lie in 0 ... ", n_ - 1, "; got ", i);
     }
     offsets_[static_cast<std::size_t>(i + 1)] = target.offsets[i + 1] - target.offsets[i];
   }
@@ -223,14 +212,13 @@ void CompressedRows::check_structure() const {
   }
   for (Index i = 0; i < rows; ++i) {
     if (offsets[i + 1] < offsets[i]) {
-      throw InputError("M has decreasing row offsets at row " + std::to_string(i));
+      throw InputError("M has decreasing row offsets at row ", i);
     }
   }
   for (Index i = 0; i < rows; ++i) {
     for (const Column col : row_columns(i)) {
       if (col < 0 || col >= cols) {
-        throw InputError("M has column " + std::to_string(col) + " in row " + std::to_string(i) +
-                         "; expected 0 ... " + std::to_string(cols - 1));
+        throw InputError("M has column ", col, " in row ", i, "; expected 0 ... ", cols - 1);
       }
     }
   }
@@ -238,13 +226,13 @@ void CompressedRows::check_structure() const {
 
 void Tolerances::check() const {
   if (!(leak > 0 && leak < 1)) {
-    throw InputError("leak must lie strictly between 0 and 1; got " + as_typed(leak));
+    throw InputError("leak must lie strictly between 0 and 1; got ", leak);
   }
   if (!(distortion >= 0 && std::isfinite(distortion))) {
-    throw InputError("distortion must be finite and at least 0; got " + as_typed(distortion));
+    throw InputError("distortion must be finite and at least 0; got ", distortion);
   }
   if (!(max_logit > 0)) {
-    throw InputError("max_logit must be positive; got " + as_typed(max_logit));
+    throw InputError("max_logit must be positive; got ", max_logit);
   }
 }
 

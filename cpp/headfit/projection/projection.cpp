@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <string>
 
 #include "headfit/projection/key_sums.hpp"
 
@@ -128,8 +127,8 @@ void target_logits(const Target& target, const Tolerances& tolerances, std::span
   tolerances.check();
   check_entries(target, run);
   if (static_cast<Offset>(b.size()) != target.nonzeros()) {
-    throw InputError("b must have a place for each of the " + std::to_string(target.nonzeros()) +
-                     " nonzeros of A; got " + std::to_string(b.size()));
+    throw InputError("b must have a place for each of the ", target.nonzeros(),
+                     " nonzeros of A; got ", b.size());
   }
   logits_of_rows(target, 0, target.n, tau_of(tolerances), b.data());
 }
@@ -140,13 +139,12 @@ void project_identity(const Target& target, const Tolerances& tolerances,
                       Eigen::Ref<Matrix<T>> k, const Run& run) {
   tolerances.check();
   if (!(std::isfinite(options.scale) && options.scale != 0)) {
-    throw InputError("scale must be finite and nonzero; got " + std::to_string(options.scale));
+    throw InputError("scale must be finite and nonzero; got ", options.scale);
   }
   if (q.rows() != target.n || k.rows() != target.n || q.cols() != k.cols() || k.cols() < 1) {
-    throw InputError("Q and K must have one row for each of the " + std::to_string(target.n) +
-                     " rows of A and equally many columns, at least one; got " +
-                     std::to_string(q.rows()) + " x " + std::to_string(q.cols()) + " and " +
-                     std::to_string(k.rows()) + " x " + std::to_string(k.cols()));
+    throw InputError("Q and K must have one row for each of the ", target.n,
+                     " rows of A and equally many columns, at least one; got ", q.rows(), " x ",
+                     q.cols(), " and ", k.rows(), " x ", k.cols());
   }
   check_entries(target, run);
   const double tau = tau_of(tolerances);

@@ -95,10 +95,8 @@ SoftDistances compare_soft(const SoftTarget<double>& target, const LogitSource<d
   attention.validate();
   if (attention.q.count != 1) throw InputError("the attention must be one head");
   if (attention.q.rows != target.rows() || attention.k.rows != target.cols()) {
-    throw InputError("target and attention must have one shape; got " +
-                     std::to_string(target.rows()) + " x " + std::to_string(target.cols()) +
-                     " and " + std::to_string(attention.q.rows) + " x " +
-                     std::to_string(attention.k.rows));
+    throw InputError("target and attention must have one shape; got ", target.rows(), " x ",
+                     target.cols(), " and ", attention.q.rows, " x ", attention.k.rows);
   }
   TargetRows<double> rows(target, run);
   const KeyLayouts layouts =

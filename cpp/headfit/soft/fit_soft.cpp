@@ -1,7 +1,6 @@
 #include "headfit/soft/fit_soft.hpp"
 
 #include <cmath>
-#include <string>
 #include <utility>
 
 #include "headfit/base/worker_pool.hpp"
@@ -21,10 +20,9 @@ void check(const SoftTarget<T>& target, const Heads<T>& q, const Heads<T>& k) {
   }
   if (q.count != 1 || k.count != 1 || q.rows != target.rows() || k.rows != target.cols() ||
       q.cols != k.cols || q.cols < 1) {
-    throw InputError("a start must have " + std::to_string(target.rows()) + " queries and " +
-                     std::to_string(target.cols()) + " keys of one size; got " +
-                     std::to_string(q.rows) + " x " + std::to_string(q.cols) + " and " +
-                     std::to_string(k.rows) + " x " + std::to_string(k.cols));
+    throw InputError("a start must have ", target.rows(), " queries and ", target.cols(),
+                     " keys of one size; got ", q.rows, " x ", q.cols, " and ", k.rows, " x ",
+                     k.cols);
   }
   if (!q[0].allFinite() || !k[0].allFinite()) throw NonFiniteError("a start must be finite");
 }

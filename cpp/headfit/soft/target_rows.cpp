@@ -8,10 +8,6 @@ namespace {
 
 constexpr double nothing = -std::numeric_limits<double>::infinity();
 
-std::string place(Index row, Index col) {
-  return "row " + std::to_string(row) + ", column " + std::to_string(col);
-}
-
 }  // namespace
 
 template <class T>
@@ -58,20 +54,18 @@ void TargetRows<T>::measure_row(const MatrixView<Stored>& matrix, Index i) {
     if (a == 0) continue;
     if (!std::isfinite(a)) throw_nonfinite("the target", 0, 1, i, j, a);
     if (a < 0) {
-      throw TargetError("the target must not be negative; got " + std::to_string(a) + " at " +
-                        place(i, j));
+      throw TargetError("the target must not be negative; got ", a, " at row ", i, ", column ", j);
     }
     if (!may) {
-      throw TargetError("the target must be zero where the mask forbids attention; got " +
-                        std::to_string(a) + " at " + place(i, j));
+      throw TargetError("the target must be zero where the mask forbids attention; got ", a,
+                        " at row ", i, ", column ", j);
     }
     sum += a;
     moment += a * std::log(a);
   }
   if (allowed == 0) return;
   if (!(std::abs(sum - 1) <= sum_tolerance)) {
-    throw TargetError("every row of the target must sum to 1; row " + std::to_string(i) +
-                      " sums to " + std::to_string(sum));
+    throw TargetError("every row of the target must sum to 1; row ", i, " sums to ", sum);
   }
   const auto at = static_cast<std::size_t>(i);
   log_sum_[at] = std::log(sum);

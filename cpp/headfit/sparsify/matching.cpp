@@ -1,7 +1,6 @@
 #include "headfit/sparsify/matching.hpp"
 
 #include <numeric>
-#include <string>
 
 #include "headfit/base/checkpoint.hpp"
 #include "headfit/base/errors.hpp"
@@ -130,10 +129,9 @@ class Matching {
       const Entry& best = best_[static_cast<std::size_t>(i)];
       if (list(i).held > 0 || best.col < 0) continue;
       if (options_.on_empty == OnEmpty::raise) {
-        throw InputError("row " + std::to_string(i) + " keeps nothing: at most " +
-                         std::to_string(options_.per_column) +
-                         " entries a column leave it no room (its largest entry is in column " +
-                         std::to_string(best.col) +
+        throw InputError("row ", i, " keeps nothing: at most ", options_.per_column,
+                         " entries a column leave it no room (its largest entry is in column ",
+                         best.col,
                          "); exempt columns, raise per_column, or use on_empty=\"keep-max\"");
       }
       columns_.add(best.col, {best.key, static_cast<Column>(i)});
@@ -180,8 +178,7 @@ void check(const RowReader& reader, const SparsifyOptions& options) {
   if (options.per_row == 0 && options.mass == 0) throw InputError("give per_row or mass");
   for (const Column col : options.exempt) {
     if (col < 0 || col >= reader.cols()) {
-      throw InputError("exempt_columns must lie in 0 ... " + std::to_string(reader.cols() - 1) +
-                       "; got " + std::to_string(col));
+      throw InputError("exempt_columns must lie in 0 ... ", reader.cols() - 1, "; got ", col);
     }
   }
 }

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <numeric>
 #include <sstream>
-#include <string>
 
 #include "headfit/logits/stream.hpp"
 #include "headfit/sparsify/matching.hpp"
@@ -183,8 +182,7 @@ class MatrixRows : public RowReader {
       sum.add(weight);
     });
     if (!std::isfinite(sum.value())) {
-      throw InputError("M must have finite sums of rows; that of row " + std::to_string(row) +
-                       " is not");
+      throw InputError("M must have finite sums of rows; that of row ", row, " is not");
     }
     return sum.value();
   }

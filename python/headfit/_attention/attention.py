@@ -235,7 +235,7 @@ class Attention(Shown):
             both = getattr(options, name), getattr(self.options, name)
             if not (masks_agree(*both, *shape) if name == "mask" else is_same(*both, name)):
                 raise InputError(
-                    f"{name} must not be given beside an Attention, which has its own: {self!r}"
+                    f"{name} must not be given beside an Attention with another: {self!r}"
                 )
 
     @standard_arithmetic()

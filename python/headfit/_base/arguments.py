@@ -88,17 +88,18 @@ def as_choice(value: Any, name: str, allowed: Sequence[str], before: str = "") -
 
 def as_count(value: Any, name: str, least: int, most: int | None = None) -> int:
     """Return `value` as an int within bounds, or raise an InputError that names it."""
-    expected = f"be an integer of at least {least}"
-    if most is not None:
-        expected = f"lie in {least} ... {most}"
+    bounds = f"of at least {least}" if most is None else f"in {least} ... {most}"
     try:
         number = scalar(value)
+        if isinstance(number, bool):
+            raise TypeError("a truth value is no count")
         count = operator.index(number)
     except Exception as error:
-        raise InputError(f"{name} must {expected}; got {shown(value)}") from error
+        raise InputError(f"{name} must be an integer {bounds}; got {shown(value)}") from error
     if most is None and count > LARGEST:
         raise InputError(f"{name} must be at most 2**48; got {shown(value)}")
-    if isinstance(number, bool) or count < least or (most is not None and count > most):
+    if count < least or (most is not None and count > most):
+        expected = f"lie {bounds}" if most is not None else f"be an integer {bounds}"
         raise InputError(f"{name} must {expected}; got {shown(value)}")
     return count
 

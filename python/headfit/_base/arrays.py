@@ -256,13 +256,13 @@ def array_dtype(name: str) -> Any:
 def round_to(x: Any, name: str, what: str = "Q and K") -> FloatArray:
     """Round to the nearest numbers of a format, ties to even.
 
-    The result has the dtype `array_dtype`. Numbers beyond the range of a narrow format are an
+    The result has the dtype `array_dtype`. Numbers beyond the range of the format, and NaN, are an
     InputError: nothing is saturated.
     """
     with np.errstate(over="ignore"):
         wide = np.ascontiguousarray(x, dtype=array_dtype(name))
         if name in NARROW:
             wide = wide.astype(narrow_dtype(name)).astype(np.float32)
-    if name in NARROW and not np.isfinite(wide).all():
+    if not np.isfinite(wide).all():
         raise InputError(f"{what} must fit {name}; got numbers up to {np.abs(x).max():.3g}")
     return wide

@@ -19,7 +19,7 @@ FORMS = (
     "0 and -inf, or a sparse boolean matrix"
 )
 NOT_BOOLEAN = "mask must be boolean, True where attention is allowed; got dtype"
-FOR_KEYS = "; if it tells which keys exist, pass it as key_mask"
+FOR_KEYS = "; which keys exist is said by key_mask, in functions that take one"
 LOWEST_BFLOAT16 = np.float32(-3.3895313892515355e38)
 
 

@@ -190,9 +190,8 @@ class Kernel:
 
     def of_wide_head(self) -> Kernel:
         """Return what asks the same of a head in float32: all but the rounding of its numbers."""
-        if not self.rounds_logits and self.sum_bits == 24:
-            return Kernel.named("exact")
-        return replace(self, operands=None, scale="after")
+        rounds = self.rounds_logits or self.sum_bits != 24
+        return replace(self, operands=None, scale="after") if rounds else Kernel.named("exact")
 
     def logit_step(self, limit: float, scale: float | None) -> float:
         """Return by how much rounding moves two logits up to a limit against each other, at most.

@@ -207,8 +207,8 @@ def latent_options(
         size = max(least, share * dim) if bytes is None else as_number(bytes, "bytes")
         if not least <= size < np.inf:
             raise InputError(
-                f"bytes must be at least {least:.3g} for {heads} key heads: a step of 2 bytes "
-                f"and 8 bits of latents for a token; got {size:g}"
+                f"bytes must be at least {least!r} for {heads} key heads: a step of 2 bytes "
+                f"and 8 bits of latents for a token; got {size!r}"
             )
         of_latents = min(int(min(size, dim + 2) * heads + 1e-6) - STEP_BYTES, dim * heads)
         return _core.LatentOptions(bits=[], rank=0, total_bits=8 * of_latents, **descent)

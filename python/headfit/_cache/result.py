@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._base.arguments import as_count, shown
-from headfit._base.arrays import as_float_array, check_finite
+from headfit._base.arrays import as_float_array, check_finite, round_to
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import named, plain_dict
 from headfit._cache.packing import Packing
@@ -130,18 +130,18 @@ class Latents(FromPassages, Stored):
         Raises
         ------
         InputError
-            For weights of another shape.
+            For weights of another shape, or such as float32 does not hold.
         """
         tensors = named(self, *self._tensors)
         if self.bits is not None:
             tensors["bits"] = np.array(self.bits, np.int8)
         if weights is not None:
-            of_layer = as_float_array(weights, "weights")
-            if of_layer.ndim != 2 or of_layer.shape[1] != len(self.mean):
+            w = as_float_array(weights, "weights")
+            if w.ndim != 2 or w.shape[1] != len(self.mean):
                 raise InputError(
-                    f"weights must have shape (width, {len(self.mean)}); got {of_layer.shape}"
+                    f"weights must have shape (width, {len(self.mean)}); got {w.shape}"
                 )
-            tensors["W_latent"] = (of_layer.astype(np.float64) @ self.encode).astype(np.float32)
+            tensors["W_latent"] = round_to(w.astype(float) @ self.encode, "float32", "W_latent")
             tensors["b_latent"] = -self.mean @ self.encode
         return tensors
 
@@ -265,8 +265,7 @@ class CompressedKeys(Latents):
             For arguments that do not fit.
         """
         given = Attention.of(Q, K, **options)
-        if self.position is not None:
-            check_same_position(given, self.position)
+        check_same_position(given, self.position)
         attention = given.rotated()
         keys = self.read(self.store(attention.K)).reshape(attention.K.shape)
         return Attention(attention.Q, keys, **vars(attention.options))

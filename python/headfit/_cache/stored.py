@@ -73,7 +73,7 @@ class StoredByName(ResultByName[Each]):
         Raises
         ------
         InputError
-            For another suffix, and for names that are no texts, numbers, or tuples of these.
+            For another suffix, and for names that are no texts, ints, or tuples of these.
         ImportError
             Without the package safetensors, where the suffix asks for it.
         """
@@ -86,7 +86,7 @@ class StoredByName(ResultByName[Each]):
         for name in each:
             parts = name if isinstance(name, tuple) else (name,)
             if not all(isinstance(part, (str, int)) for part in parts):
-                raise InputError(f"names must be texts, numbers, or tuples of these; got {name!r}")
+                raise InputError(f"names must be texts, ints, or tuples of these; got {name!r}")
         about = [one._about for one in each.values()]
         write(path, self, tensors, {"names": list(each), "each": about, "seconds": self.seconds})
 

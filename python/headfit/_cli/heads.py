@@ -44,7 +44,7 @@ def sparsify(call: Call) -> Outcome:
     """Keep the heaviest entries of a head's attention as a pattern, which headfit fit takes.
 
     headfit sparsify heads.npz --head 0,3 --mask causal --per-row 8 -o A.npz
-    headfit sparsify head.npz --mask causal --mass 0.9 -o A.npz
+    headfit sparsify head.npz --mass 0.9 -o A.npz
     """
     file, head = call.pop("output"), files.read_head(call)
     call.say(f"reading {head}")
@@ -64,7 +64,7 @@ def sparsify(call: Call) -> Outcome:
 def shrink(call: Call) -> Outcome:
     """Find a smaller head that attends as a given one does, for this input.
 
-    headfit shrink head.npz --mask causal --tv 0.05 -o small.npz
+    headfit shrink head.npz --tv 0.05 -o small.npz
     headfit shrink heads.npz --head 0,3 --dim 8 --plot curve.png -o small.npz
     """
     file, picture, head = call.pop("output"), call.pop("plot", None), files.read_head(call)

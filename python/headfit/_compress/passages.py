@@ -16,7 +16,7 @@ from headfit._base.arrays import as_array, as_stored_array, check_finite, is_spa
 from headfit._base.positions import Positions, Rotary, as_positions, as_rotary, turn
 from headfit.errors import InputError, input_errors
 
-FORMS = "pairs (Q, K), Attentions, or an array of the queries of all passages with K beside it"
+FORMS = "pairs (Q, K) or Attentions, such as passages() of a capture gives"
 
 MOVES = 4  # of each passage to other positions, where maps act after rotary ones
 PIECES = 8  # of one long passage

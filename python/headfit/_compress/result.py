@@ -13,6 +13,7 @@ from headfit._base.arrays import FloatArray
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import data_frame, named, plain_dict
 from headfit._base.files import write_head
+from headfit._base.positions import as_rotary
 from headfit._compress.maps import StoredMaps
 from headfit._compress.passages import FromPassages, warn_beyond
 from headfit._shrink.result import Result, ResultByName, TvCurve
@@ -154,6 +155,8 @@ class Compressed(FromPassages, Result):
                 f"Q must have head size {self.original_dim} and leading axes {lead}; "
                 f"got {attention.dim} and {attention.lead}"
             )
+        if not self.rotary and as_rotary(attention.position, attention.dim) is not None:
+            raise InputError("position must be None, as that of the passages; see .rotated()")
         warn_beyond(attention.m, self.length, self.rotary, 4)
         return StoredMaps(self.P_q, self.P_k, self.dtype).smaller(attention.rotated())
 

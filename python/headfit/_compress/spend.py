@@ -93,7 +93,7 @@ def _checked(results: Any) -> list[Any]:
     """Return results as a list; raise an InputError unless they are of the same heads or layers."""
     each = list(results) if isinstance(results, Sequence) else []
     if len({type(one) for one in each}) != 1 or not getattr(each[0], "_spent", None):
-        raise InputError(f"results must be those of several heads or layers; got {shown(results)}")
+        raise InputError(f"results must be of one kind that spend takes; got {shown(results)}")
     names = [set(getattr(one, one._field)) for one in each]
     for at, own in enumerate(names):
         if not own or own != names[0]:

@@ -211,7 +211,7 @@ class MaxMargin(Method):
         size, table, taken = super().check(problem, dim), self.keys, problem.exempt_dims
         if not isinstance(table, KeyTable):
             return size
-        n, dtype = problem.target.n, problem.working_dtype
+        n = problem.target.n
         size = table.dim + taken if size is None else size
         if table.n != n:
             raise InputError(f"keys must have one row for each of the {n} rows of A; got {table.n}")
@@ -220,10 +220,6 @@ class MaxMargin(Method):
                 f"dim must be that of the keys, {table.dim}, or not given; got {size - taken}"
             )
         round_to(table.keys, problem.dtype, "keys")
-        if (largest := np.abs(table.keys).max()) > np.finfo(dtype).max:
-            raise InputError(
-                f"keys must be in the range of {dtype}; got numbers up to {largest:.3g}"
-            )
         return size
 
     def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:

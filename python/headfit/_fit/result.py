@@ -261,7 +261,7 @@ class Fit(FittedHead):
             "witnesses": self.witnesses and [{"kind": w.kind, **asdict(w)} for w in self.witnesses],
         }
         kept = {name: array for name, array in arrays.items() if array is not None}
-        return kept, json.dumps(about, default=_as_scalar)
+        return kept, json.dumps(about, default=of_numpy)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fit to a file of plain arrays and a JSON text, in one step.
@@ -316,10 +316,11 @@ def _coded(value: Any) -> Any:
     return {"is": type(value).__name__, **parts}
 
 
-def _as_scalar(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise InputError(f"settings hold a {type(value).__name__}, which is not saved")
+def of_numpy(value: Any) -> Any:
+    """Return a number of NumPy as Python's, for JSON, which holds no other objects."""
+    if not isinstance(value, np.generic):
+        raise InputError(f"what is of class {type(value).__name__} is not saved")
+    return value.item()
 
 
 def advice(fit: Fit, head: Head, of_method: str | None, notes: Sequence[str]) -> str:

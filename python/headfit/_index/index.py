@@ -169,8 +169,8 @@ def index(
     keys = as_count(keys, "keys", least)
     dtype, form = as_choice(dtype, "dtype", tuple(DTYPES)), as_choice(form, "form", FORMS)
     shares = checked_shares(held_out, validation)
-    running = Running.of(effort=effort, callback=callback, rng=rng, num_threads=num_threads)
-    descent = _core.IndexDescent(effort_steps(effort, EFFORTS, least=0), ROWS, running.seed)
+    run = Running.of(effort=effort, callback=callback, rng=rng, num_threads=num_threads)
+    descent = _core.IndexDescent(effort_steps(effort, EFFORTS, least=0), ROWS, run.seed)
     counts = checked_sizes(keys if curve_keys is None else curve_keys, "curve_keys", LARGEST)
     counts = [as_count(count, "curve_keys", least) for count in counts]
     kinds = np.ravel(np.array(dtype if curve_dtypes is None else curve_dtypes, object)).tolist()
@@ -182,7 +182,7 @@ def index(
 
     def checked(own: Any) -> Group:
         given = [of_one_group(a, i) for i, a in enumerate(given_alone(own))]
-        group = Group.divided(given, rotated, length, shares, running.seed)
+        group = Group.divided(given, rotated, length, shares, run.seed)
         if dim is not None:
             as_count(dim, "dim", 1, group.width)
         checked_sizes(curve_dims, "curve_dims", group.width)
@@ -207,7 +207,7 @@ def index(
         done = None if callback is None else lambda at, loss, n=left: callback(n[at], loss)
         fits = _core.fit_indexes(
             [cores[name] for name in left], [start["kq-svd"] for start in starts],
-            _core.IndexOptions(form, kind, first, window), descent, done, running.threads,
+            _core.IndexOptions(form, kind, first, window), descent, done, run.threads,
         )  # fmt: skip
         for name, start, (maps, start_loss, loss, seconds) in zip(left, starts, fits, strict=True):
             group = groups[name]
@@ -218,12 +218,12 @@ def index(
             )  # fmt: skip
             for count in counted:
                 curves[name][size, kind, count] = _judged(
-                    replace(result, keys=count), group, start, running.threads
+                    replace(result, keys=count), group, start, run.threads
                 )
             if name in found:
                 continue
             if bound is not None:
-                quality = result.judge(group.part(group.parts.choosing))
+                quality = result.judge(group.part(group.parts.choosing), num_threads=run.threads)
                 of = "passages" if name is None else f"passages of {shown(name)}"
                 if not quality.rows:
                     raise InputError(f"{of}: mass needs rows that see more than {keys} keys")
@@ -233,7 +233,7 @@ def index(
                     reached = f"all {result.dim} numbers in {kind} reach {quality.share_mean:.9g}"
                     warnings.warn(f"{of}: mass={mass} is not reached: {reached}", stacklevel=3)
             at_keys = curves[name].get((size, kind, keys))
-            found[name] = at_keys or _judged(result, group, start, running.threads)
+            found[name] = at_keys or _judged(result, group, start, run.threads)
     for name, own in curves.items():
         points = {at: {"finds": own[at].quality, **own[at].others} for at in places}
         found[name] = replace(found[name], curve=IndexCurve(points) if points else None)

@@ -134,7 +134,7 @@ class Index(FromPassages, Stored):
             Of the original head or layer; or Q an `Attention`.
         num_threads : int, optional
         **options
-            Those of `Attention`.
+            Those of `Attention`. Scores are on the scale of the passages, which is part of `P_q`.
 
         Raises
         ------
@@ -373,8 +373,8 @@ class Index(FromPassages, Stored):
         Raises
         ------
         InputError
-            For another suffix, for what is no certificate of this index, and for weights that
-            `tensors` refuses.
+            For another suffix, for what is no certificate of an index of this size, form, window
+            and first, and for weights that `tensors` refuses.
         ImportError
             Without the package safetensors, where the suffix asks for it.
         """

@@ -221,9 +221,8 @@ def needed(facts: Facts, limits: Limits, leak: float, n: int) -> tuple[int, str]
 
 def _range(dim: int, logit: Fraction, gap: Fraction) -> exact.Most:
     """Return the bound on the logarithm of the number of points for the range of the logits."""
-    if 2 * logit < gap:
-        return Fraction(0), "range of the logits"
-    return dim * exact.log_above(1 + 2 * logit / gap), "range of the logits"
+    most = Fraction(0) if 2 * logit < gap else dim * exact.log_above(1 + 2 * logit / gap)
+    return most, "range of the logits"
 
 
 def _powers(dim: int, points: int, logit: Fraction, gap: Fraction) -> exact.Most:

@@ -64,7 +64,7 @@ def plan(
         As in `fit`. Where it is an array, no smaller n is tried.
     time_limit : float, default 60
         The most seconds that the plan may take. Certificates are not cut short; a size is tried
-        only if its certificate is predicted to take a quarter of the time that is left.
+        only if its certificate is predicted to take at most a quarter of the time that is left.
     progress : bool or callable, default False
         True shows what is being tried, and counts the steps, on a tqdm bar (needs tqdm). A
         function is called with a line of text for each step.

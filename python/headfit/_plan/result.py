@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 
@@ -188,6 +188,9 @@ class Plan(Pictured):
     least_logit: float = 0.0
     advice: str = ""
     seconds: float = 0.0
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a plan has no truth value: ask for .verdict")
 
     @property
     def verdict(self) -> Verdict:

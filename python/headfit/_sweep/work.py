@@ -21,8 +21,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self, get_args
 
-import numpy as np
-
 from headfit import _core, patterns
 from headfit._attention.sparsify import as_exempt
 from headfit._base.arguments import as_choice, as_count, as_flag, as_number, check_between, shown
@@ -33,6 +31,7 @@ from headfit._build import VERSION
 from headfit._fit.fit import fit
 from headfit._fit.method import Method
 from headfit._fit.registry import METHODS
+from headfit._fit.result import of_numpy
 from headfit.errors import InputError, input_errors
 from headfit.patterns._build import Style
 from headfit.patterns._types import MOST_TOKENS, Boundary
@@ -218,19 +217,13 @@ def canonical(value: Any, name: str, is_result: bool = False) -> Any:
     """
     kinds = "a number, a text or None" if is_result else "finite numbers, texts, lists and dicts"
     try:
-        text = json.dumps(value, default=_of_numpy, allow_nan=is_result)
+        text = json.dumps(value, default=of_numpy, allow_nan=is_result)
         same = json.loads(text, parse_int=_whole, parse_float=float if is_result else _real)
         if is_result and isinstance(same, (list, dict)):
             raise TypeError("it is not flat")
         return same
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{name} must be {kinds}; got {shown(value)}: {error}") from error
-
-
-def _of_numpy(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"{shown(value)} is none")
 
 
 def _whole(text: str) -> int:

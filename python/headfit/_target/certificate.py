@@ -1,7 +1,7 @@
 """`Certificate`: a statement about every entry of an attention matrix, proved by a scan."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ class Proof(Pictured):
     """A certificate, which says whether what was asked for is proved."""
 
     status: Status
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a certificate has no truth value: ask for .holds or .status")
 
     @property
     def holds(self) -> bool:

@@ -306,8 +306,8 @@ def as_read(attention: Attention, kernel: Kernel) -> Attention:
     scale, bias = attention.scale, attention.bias
     if kernel.scale_dtype is not None:
         (scale,) = arrays.round_to(np.array([scale]), kernel.scale_dtype, "scale").tolist()
-        if not 0 < abs(scale) < math.inf:
-            raise InputError(f"scale must not be 0 or infinite in {kernel.scale_dtype}")
+        if scale == 0:
+            raise InputError(f"scale must not be 0 in {kernel.scale_dtype}")
     q, k = (np.array(x) for x in attention.stored)
     errors: Any = attention.errors or (None, None)
     if bias is not None:

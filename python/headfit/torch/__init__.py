@@ -39,6 +39,7 @@ __all__ = [
     "CapturedHeads", "CapturedLayer", "FittedAttention", "SmallerHeads", "capture",
     "from_projections", "indexed", "rotary_position", "smaller_heads", "to_multihead_attention",
 ]  # fmt: skip
+__dir__ = __all__.copy
 if find_spec("transformers") is not None:
     __all__ += ["SmallCache"]
 
@@ -47,11 +48,7 @@ def __getattr__(name: str) -> Any:
     if name != "SmallCache":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if find_spec("transformers") is None:
-        raise ImportError("SmallCache needs transformers 5.0 or newer: pip install transformers")
+        raise ImportError("SmallCache needs transformers 5.1 or newer: pip install transformers")
     from headfit.torch.small_cache import SmallCache
 
     return SmallCache
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -107,7 +107,7 @@ class _Selecting(Recorder):
         mask = "attn_mask" if kind is None else "attention_mask"
         allowed = self.selected(self.record(seen), seen, given["key"].shape[-2])
         allowed = allowed.reshape(-1, *given["query"].shape[1:-1], allowed.shape[-1])
-        before = given.get(mask)
+        before = seen.mask if given.get(mask) is None else given[mask]
         if before is not None and before.dtype == torch.bool:
             allowed &= before
         elif before is not None or kind == "eager":

@@ -154,7 +154,7 @@ def replaced_look_up(running: Running) -> Iterator[None]:
         return
     interface = library.AttentionInterface
     if not hasattr(interface, "get_interface"):
-        raise CaptureError("headfit.torch needs transformers 5.0 or newer")
+        raise CaptureError("headfit.torch needs transformers 5.1 or newer")
     if not _watching:
         for name in ("get_interface", "__getitem__"):
             _look_ups[name] = getattr(interface, name)

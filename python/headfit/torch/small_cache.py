@@ -28,8 +28,8 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     model : PreTrainedModel
         A model with one rotary embedding for all layers, as the Llama type has.
     found : CompressedLayers or mapping of str to CompressedKeys
-        By the names of layers that `headfit.torch.capture` gives, with ``rotated=`` the rotary
-        position of the model (`rotary_position`). An empty mapping leaves all keys as they are.
+        By the names of layers that `headfit.torch.capture` gives, with ``rotated=`` the model's
+        `rotary_position` where a layer has positions. Without a layer its keys stay as they are.
     values : CompressedLayerValues or mapping of str to CompressedValues, optional
         The same for values, as `compress_values` finds them.
 
@@ -92,8 +92,8 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
                 number = getattr(modules.get(name), "layer_idx", None)
                 if not isinstance(own, kind) or number is None:
                     raise InputError(
-                        f"{part} must have a {kind.__name__} for names of layers of the model; got "
-                        f"{type(own).__name__} for {name!r}"
+                        f"{part} must have a {kind.__name__} for names of layers of this model; "
+                        f"got {type(own).__name__} for {name!r} (capture the same model)"
                     )
                 if type(self.layers[number]) is not DynamicLayer:
                     raise InputError(
@@ -102,11 +102,12 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
                     )
                 heads = getattr(config, "num_key_value_heads", own.key_heads)
                 turns = own.position or ("", ())
-                alike = turns[0] == position[0] and len(turns[1]) == len(position[1])
-                if part == "found" and not (alike and np.allclose(turns[1], position[1], 1e-6, 0)):
+                of_model = position if getattr(modules[name], "use_rope", True) else ("", ())
+                alike = turns[0] == of_model[0] and len(turns[1]) == len(of_model[1])
+                if part == "found" and not (alike and np.allclose(turns[1], of_model[1], 1e-6, 0)):
                     raise InputError(
-                        f"found must have been fitted with rotated=hf.torch.rotary_position(model);"
-                        f" {name!r} was not, or the model has other frequencies now"
+                        "found must have been fitted with rotated=hf.torch.rotary_position(model) "
+                        f"where a layer has positions; {name!r} was not, or frequencies changed"
                     )
                 if heads != own.key_heads:
                     raise InputError(
@@ -177,9 +178,9 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
         device, self.dtype, self.packings = key_states.device, key_states.dtype, {}
         stores: dict[str, torch.Tensor] = {}
         for part, own in self.found.items():
-            batch, *shape = (key_states if part == "keys" else value_states)[..., 0, :].shape
-            if shape != (fitted := [own.key_heads, len(own.mean) // own.key_heads]):
-                raise InputError(f"{part} must have the heads and size {fitted}; got {shape}")
+            batch, heads, _, size = (key_states if part == "keys" else value_states).shape
+            if [heads, size] != (fitted := [own.key_heads, len(own.mean) // own.key_heads]):
+                raise InputError(f"{part} must have heads and size {fitted}; got {[heads, size]}")
             packing = self.packings[part] = own.packing.on(
                 lambda x: torch.as_tensor(x, dtype=torch.float32, device=device)
             )
@@ -198,27 +199,30 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         before = self.get_seq_length()
-        if "keys" in self.packings:
-            self._note_starts(before, key_states.shape[-2], key_states.shape[0])
+        still = getattr(self.packings.get("keys"), "frequencies", None) is None
+        starts = None if still else self._starts_with(before, key_states)
         for part, states in (("keys", key_states), ("values", value_states)):
             if packing := self.packings.get(part):
                 end = before + states.shape[-2]
                 with torch.no_grad():
-                    table = self._noted.table(packing, self.starts, end, before)
+                    table = self._noted.table(packing, starts, end, before)
                     states = packing.pack(states.float(), table)[:, None]
             setattr(self, part, torch.cat([getattr(self, part), states], dim=-2))
+        self.starts = starts
         return self.read(), self.read("values")
 
-    def _note_starts(self, before: int, count: int, batch: int) -> None:
-        """Find where positions start, by the positions of the last tokens of this call."""
-        positions = self._noted.ids
+    def _starts_with(self, before: int, keys: Any) -> Any:
+        """Return where positions start, by the positions of the last tokens of this call."""
+        positions, (batch, _, count, _) = self._noted.ids, keys.shape
         if positions is None or positions.shape[-1] != count or positions.ndim != 2:
             raise CaptureError(
                 "the positions of the keys are not known: SmallCache must be used with the model "
-                "that it was made for"
+                "that it was made for, whose positions must be of shape (batch, tokens)"
             )
         positions = positions.to(self.keys.device).expand(batch, count)
         starts = before + count - 1 - positions[:, -1]
+        if count > 1:  # some give padding the position 1
+            starts = starts.masked_fill((positions == 1).all(dim=1), before + count)
         rising = torch.arange(before, before + count, device=starts.device) - starts[:, None]
         known = self.starts if before else starts
         # A last token of position 0 may prove to be padding, as those before it.
@@ -226,7 +230,7 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
         wrong = ((rising >= 0) & (positions != rising)).any(dim=1)
         if (wrong | (starts != known) & ~after_padding).any():
             raise InputError("positions must rise by one from token to token within the cache")
-        self.starts = starts
+        return starts
 
     def read(self, part: str = "keys") -> Any:
         """Return all keys, turned to their positions, or "values": (batch, heads, tokens, D)."""
@@ -243,8 +247,8 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
 
     def reset(self) -> None:
         """Forget all tokens."""
-        super().reset()
-        self.starts = None
+        # Older versions of transformers only write zeros.
+        self.__dict__.update(keys=None, values=None, starts=None, is_initialized=False)
 
     def reorder_cache(self, beam_idx: Any) -> None:
         """Give entries of the batch the order of `beam_idx`."""

@@ -74,7 +74,7 @@ def smaller_heads(model: torch.nn.Module, heads: Any) -> Iterator[SmallerHeads]:
     them; the model's own cache still holds whole keys, since it belongs to the model. So the
     output is that of the smaller heads, and the memory is not. In a layer whose heads have
     different sizes, the smaller ones are padded with zeros. More keys than the `length` of maps
-    after rotary positions warn.
+    after rotary positions warn; the places of a static cache count.
 
     Examples
     --------

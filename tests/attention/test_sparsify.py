@@ -274,7 +274,7 @@ def test_attention_objects_bring_their_settings():
     a = hf.sparsify(attention, per_row=3)
     b = hf.sparsify(Q, K, scale=0.7, mask="causal", per_row=3)
     assert (a.matrix != b.matrix).nnz == 0
-    with pytest.raises(InputError, match="its own"):
+    with pytest.raises(InputError, match="an Attention with another"):
         hf.sparsify(attention, mask=("window", 3), per_row=3)
 
 

@@ -1,6 +1,8 @@
 // The certificate of a given attention matrix, about its entries as they are stored.
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <numeric>
 #include <string>
 
 #include "headfit/base/errors.hpp"
@@ -121,8 +123,9 @@ class RowJudge {
     out.highest_column[at] = highest_column_;
     out.lowest_column[at] = lowest_column_;
     out.verdict[at] = detail::judge(leak, distortion, {0, 0}, tolerances);
-    out.stray[row_] = stray_;
-    out.tv[row_] = (difference_ + stray_) / 2;
+    const double stray = std::accumulate(stray_.begin(), stray_.end(), 0.0);
+    out.stray[row_] = stray;
+    out.tv[row_] = (difference_ + stray) / 2;
   }
 
  private:
@@ -150,18 +153,33 @@ class RowJudge {
   void take_off_support(const RowView<T>& entries, Index first, Index end) {
     if (first >= end) return;
     check_entries(entries, first, end, true);
+    add_stray(entries.data(), first, end);
     const auto run = entries.segment(first, end - first);
-    for (const T value : run) stray_ += value;
     const T most = run.maxCoeff();
     if (leak_column_ >= 0 && most <= largest_) return;
     largest_ = most;
     leak_column_ = first + (std::ranges::find(run, most) - run.begin());
   }
 
+  template <class T>
+  void add_stray(const T* x, Index first, Index end) {
+    auto sums = stray_;
+    for (; first < end && first % chains != 0; ++first) sums[first % chains] += x[first];
+    for (; first + chains <= end; first += chains) {
+      for (Index c = 0; c < chains; ++c) sums[c] += x[first + c];
+    }
+    for (; first < end; ++first) sums[first % chains] += x[first];
+    stray_ = sums;
+  }
+
   void off_support(double value, Index col) {
     if (leak_column_ < 0 || value > largest_) largest_ = value, leak_column_ = col;
-    stray_ += value;
+    stray_[col % chains] += value;
   }
+
+  // Columns are summed in chains that do not wait for each other: one for each remainder, so that
+  // zeros that are not stored change no bit.
+  static constexpr Index chains = 8;
 
   const Target& target_;
   Index row_;
@@ -170,7 +188,8 @@ class RowJudge {
   ColumnRange open_;
   bool has_pattern_;
   std::size_t p_ = 0;  // how many entries of the support were taken
-  double largest_ = 0, weakest_ = 0, difference_ = 0, stray_ = 0;
+  double largest_ = 0, weakest_ = 0, difference_ = 0;
+  std::array<double, chains> stray_{};
   Enclosure highest_{0, 0}, lowest_{0, 0};
   Index leak_column_ = -1, weakest_column_ = -1, highest_column_ = -1, lowest_column_ = -1;
 };

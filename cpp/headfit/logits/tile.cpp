@@ -6,6 +6,21 @@ namespace {
 template <class T>
 constexpr T hidden = -std::numeric_limits<T>::infinity();
 
+// The columns of a tile.
+struct TileColumns {
+  Index first;
+  Index operator()(Index c) const { return first + c; }
+};
+
+// Prefetches as many entries of a row of a mask or a bias as the next tile reads, of those that are
+// left. The rows of a tile lie far apart in memory, so that no processor foresees what is read next.
+template <class S>
+void ask_ahead(const S* next, Index count, Index left) {
+  const Index end = std::min(count, left);
+  for (Index c = 0; c < end; c += 64 / Index(sizeof(S))) simd::prefetch(next + c);
+  if (end > 0) simd::prefetch(next + end - 1);
+}
+
 // Masks the logits whose flags, `step` apart, are false.
 template <class T>
 void keep_allowed(T* x, Index cols, const bool* allow, Index step) {
@@ -24,7 +39,7 @@ void TileFinisher<T>::finish(const RowBlock& block, const Tile<T>& tile, bool ma
   for (Index r = 0; r < tile.count; ++r) {
     const Index row = source_.row_at(block.first + r);
     T* x = tile.row(r);
-    make_logits(block.head, row, x, tile.cols, [&](Index c) { return tile.col + c; }, may_overflow);
+    make_logits(block.head, row, x, tile.cols, TileColumns{tile.col}, may_overflow);
     apply_range(block, tile, row, x);
     if (source_.mask.dense) apply_dense(block, tile, row, x);
     if (source_.mask.keys) apply_keys(block, tile, x);
@@ -87,14 +102,33 @@ template <class T>
 template <class S, class Place>
 void TileFinisher<T>::add_bias(Index head, Index row, const S* bias, T* x, Index count,
                                const Place& place) const {
+  // As wide as the numbers, so that vectors of both have as many entries.
+  using Flag = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
   const Bias& at = source_.bias;
   const S* b = bias + head * at.head + row * at.row;
-  for (Index c = 0; c < count; ++c) {
+  // Whether a logit is not finite for another reason than a bias of -inf, which masks.
+  const auto is_wrong = [](T logit, T value) -> Flag {
+    return !(std::abs(logit) <= std::numeric_limits<T>::max()) && value != hidden<T>;
+  };
+  Flag some_wrong = 0;
+  const auto add = [&](auto step) {
+    for (Index c = 0; c < count; ++c) {
+      const T value = as<T>(b[place(c) * step]);
+      x[c] += value;
+      some_wrong |= is_wrong(x[c], value);
+    }
+  };
+  if (at.col == 1) {
+    if constexpr (std::is_same_v<Place, TileColumns>) {
+      ask_ahead(b + place(count), count, source_.k.rows - place(count));
+    }
+    add(std::integral_constant<Index, 1>());  // as in keep_allowed
+  } else {
+    add(at.col);
+  }
+  for (Index c = 0; some_wrong && c < count; ++c) {
     const T value = as<T>(b[place(c) * at.col]);
-    x[c] += value;
-    const bool is_finite_or_hidden = x[c] <= std::numeric_limits<T>::max() && value != -hidden<T>;
-    if ((!is_finite_or_hidden || (x[c] == hidden<T> && value != hidden<T>)) &&
-        allowed(head, row, place(c))) {
+    if (is_wrong(x[c], value) && allowed(head, row, place(c))) {
       const bool from_bias = !std::isfinite(value);
       throw_nonfinite(from_bias ? "bias (-inf masks, other values)" : "logits + bias", head,
                       source_.q.count, row, place(c), from_bias ? value : x[c]);
@@ -118,6 +152,9 @@ void TileFinisher<T>::apply_dense(const RowBlock& block, const Tile<T>& tile, In
   const Mask& m = source_.mask;
   const bool* allow =
       m.dense + block.head * m.dense_head + row * m.dense_row + tile.col * m.dense_col;
+  if (m.dense_col == 1) {
+    ask_ahead(allow + tile.cols, tile.cols, source_.k.rows - tile.col - tile.cols);
+  }
   keep_allowed(x, tile.cols, allow, m.dense_col);
 }
 

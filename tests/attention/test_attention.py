@@ -951,7 +951,8 @@ def test_non_finite_input_names_the_place(name: str, dtype: str) -> None:
     args = problem_with()
     bias = np.zeros((150, 140), dtype)
     bias[88, 33] = bias[149, 1] = np.inf
-    every_thread_says(r"bias .* got inf at row 88, column 33", call, *args, bias=bias)
+    for by_columns in (bias, np.asfortranarray(bias)):
+        every_thread_says(r"bias .* got inf at row 88, column 33", call, *args, bias=by_columns)
     bias[88, 33] = np.nan
     every_thread_says(r"bias .* got nan at row 88, column 33", call, *args, bias=bias)
     large = math.sqrt(big) * 0.99

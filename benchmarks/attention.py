@@ -69,24 +69,23 @@ def full_matrix(n, d):
     return seconds
 
 
-def values(n, d):
+def values(n, d, what="", **given):
+    """Compare attention times values, without or with a mask or a bias given as an array."""
     rng = np.random.default_rng(1)
     Q, K, V = (rng.standard_normal((n, d)).astype(np.float32) for _ in range(3))
-    q, k, v = (torch.from_numpy(x) for x in (Q, K, V))
-    threads = OPTIONS.threads
+    q, k, v = (torch.from_numpy(x)[None] for x in (Q, K, V))
+    attn_mask = next(map(torch.from_numpy, given.values()), None)
+
+    def ours():
+        return hf.attention_apply(Q, K, V, **given, num_threads=OPTIONS.threads)
 
     def sdpa():
         with torch.no_grad():
-            return torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None])[0]
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask)[0]
 
-    np.testing.assert_allclose(
-        hf.attention_apply(Q, K, V, num_threads=threads), sdpa().numpy(), rtol=1e-3, atol=1e-5
-    )
-    seconds = measure.interleaved(
-        {"headfit": lambda: hf.attention_apply(Q, K, V, num_threads=threads), "torch SDPA": sdpa},
-        OPTIONS.repeat,
-    )
-    title = f"attention times values, n={n:,}, d={d}"
+    np.testing.assert_allclose(ours(), sdpa().numpy(), rtol=1e-3, atol=1e-5)
+    seconds = measure.interleaved({"headfit": ours, "torch SDPA": sdpa}, OPTIONS.repeat)
+    title = f"attention times values{what}, n={n:,}, d={d}"
     measure.ratios(title, seconds, "headfit")
     limit = 2 * RATES.product_seconds(n, d) + n * n / RATES.exp
     measure.summarise(title, seconds["headfit"], "torch SDPA", seconds["torch SDPA"], limit)
@@ -140,6 +139,10 @@ def main():
     figures = {f"matrix n={n} d={d}": full_matrix(n, d) for n, d in sizes}
     n = 512 if OPTIONS.quick else 8192
     figures[f"values n={n} d=64"] = values(n, 64)
+    n, rng = n // 2, np.random.default_rng(3)
+    mask, bias = rng.random((n, n)) < 0.9, rng.standard_normal((n, n)).astype(np.float32)
+    figures[f"values, mask n={n} d=64"] = values(n, 64, ", boolean mask", mask=mask)
+    figures[f"values, bias n={n} d=64"] = values(n, 64, ", bias", bias=bias)
     for n in (1024,) if OPTIONS.quick else (8192, 32_768):
         figures[f"topk n={n} d=64"] = topk(n, 64)
     measure.finish(OPTIONS, figures)

@@ -81,7 +81,7 @@ def additive_entries(values: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[n
     lowest = LOWEST_BFLOAT16 if values.dtype == BFLOAT16 else np.finfo(values.dtype).min
     wide = widened(values)
     allowed = wide == 0
-    return allowed, ~(allowed | (wide == -np.inf) | (wide == lowest))
+    return allowed, ~(allowed | (wide <= lowest))
 
 
 def by_first_axes(

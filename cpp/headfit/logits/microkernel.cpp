@@ -78,9 +78,7 @@ void multiply_entries(Index width, const T* q, const RowsInMemory<T>& keys,
     // Keys are all over the memory: those of the next vector are fetched meanwhile.
     for (Index l = i + lanes; l < std::min(i + 2 * lanes, known); ++l) {
       const T* next = keys.row(columns[static_cast<std::size_t>(l)]);
-      for (Index p = 0; p < width; p += 64 / Index(sizeof(T))) simd::prefetch(next + p);
-      // A row need not begin with a cache line, and then ends in one more.
-      simd::prefetch(next + std::max<Index>(width, 1) - 1);
+      simd::prefetch_run(next, width);
     }
     auto sum = simd::fill<T>(T(0));
     for (Index p = 0; p < width; p += lanes) {

@@ -12,15 +12,6 @@ struct TileColumns {
   Index operator()(Index c) const { return first + c; }
 };
 
-// Prefetches as many entries of a row of a mask or a bias as the next tile reads, of those that are
-// left. The rows of a tile lie far apart in memory, so that no processor foresees what is read next.
-template <class S>
-void ask_ahead(const S* next, Index count, Index left) {
-  const Index end = std::min(count, left);
-  for (Index c = 0; c < end; c += 64 / Index(sizeof(S))) simd::prefetch(next + c);
-  if (end > 0) simd::prefetch(next + end - 1);
-}
-
 // Masks the logits whose flags, `step` apart, are false.
 template <class T>
 void keep_allowed(T* x, Index cols, const bool* allow, Index step) {
@@ -120,7 +111,7 @@ void TileFinisher<T>::add_bias(Index head, Index row, const S* bias, T* x, Index
   };
   if (at.col == 1) {
     if constexpr (std::is_same_v<Place, TileColumns>) {
-      ask_ahead(b + place(count), count, source_.k.rows - place(count));
+      simd::prefetch_run(b + place(count), std::min(count, source_.k.rows - place(count)));
     }
     add(std::integral_constant<Index, 1>());  // as in keep_allowed
   } else {
@@ -153,7 +144,9 @@ void TileFinisher<T>::apply_dense(const RowBlock& block, const Tile<T>& tile, In
   const bool* allow =
       m.dense + block.head * m.dense_head + row * m.dense_row + tile.col * m.dense_col;
   if (m.dense_col == 1) {
-    ask_ahead(allow + tile.cols, tile.cols, source_.k.rows - tile.col - tile.cols);
+    // Rows lie far apart in memory: what the next tile reads of this one is fetched meanwhile.
+    const Index left = source_.k.rows - tile.col - tile.cols;
+    simd::prefetch_run(bytes_of(allow) + tile.cols, std::min(tile.cols, left));
   }
   keep_allowed(x, tile.cols, allow, m.dense_col);
 }

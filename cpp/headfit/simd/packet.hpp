@@ -47,6 +47,12 @@ template <class T>
 void store(T* p, const Packet<T>& x) {
   pstoreu(p, x);
 }
+// Prefetches a run of numbers, which need not begin with a cache line, and then ends in one more.
+template <class T>
+void prefetch_run(const T* first, Index count) {
+  for (Index i = 0; i < count; i += 64 / Index(sizeof(T))) prefetch(first + i);
+  if (count > 0) prefetch(first + count - 1);
+}
 
 #if defined(EIGEN_VECTORIZE_AVX512)
 // Transposes a square of 16 vectors in place, in less time than Eigen's code does.

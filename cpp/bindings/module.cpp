@@ -25,7 +25,7 @@ void translate(std::exception_ptr pointer) {
 }
 
 std::string eigen_version() {
-  return detail::joined(EIGEN_WORLD_VERSION, ".", EIGEN_MAJOR_VERSION, ".", EIGEN_MINOR_VERSION);
+  return detail::joined({EIGEN_WORLD_VERSION, ".", EIGEN_MAJOR_VERSION, ".", EIGEN_MINOR_VERSION});
 }
 
 const char* compiler() {

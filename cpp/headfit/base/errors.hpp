@@ -2,48 +2,43 @@
 // exception, in one place.
 #pragma once
 
-#include <charconv>
 #include <concepts>
+#include <cstdint>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <variant>
 
 namespace headfit {
 
 namespace detail {
 
-template <class T>
-concept Number = std::same_as<T, float> || std::same_as<T, double> ||
-                 (std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, char>);
+// A part of a message: a text, or a number.
+struct Part {
+  template <std::convertible_to<std::string_view> Text>
+  Part(const Text& text) : value(std::string_view(text)) {}
+  Part(float number) : value(number) {}
+  Part(double number) : value(number) {}
+  template <std::integral Int>
+  requires(!std::same_as<Int, bool> && !std::same_as<Int, char>) Part(Int number)
+      : value(std::conditional_t<std::is_signed_v<Int>, std::int64_t, std::uint64_t>(number)) {}
 
-// Returns a number as messages show it: with just the digits that tell it from its neighbours, so
-// that what a user typed is shown as it was typed.
-inline std::string as_text(Number auto value) {
-  char digits[32];
-  return {digits, std::to_chars(digits, digits + sizeof(digits), value).ptr};
-}
+  std::variant<std::string_view, float, double, std::int64_t, std::uint64_t> value;
+};
 
-inline std::string_view as_text(std::string_view text) { return text; }
-
-// What messages are made of: texts and numbers.
-template <class T>
-concept Part = requires(const T& part) { as_text(part); };
-
-// Returns texts and numbers as one text.
-template <Part... Parts>
-std::string joined(const Parts&... parts) {
-  std::string text;
-  (text.append(as_text(parts)), ...);
-  return text;
-}
+// Returns texts and numbers as one text. Numbers have just the digits that tell them from their
+// neighbours, so that what a user typed is shown as it was typed.
+std::string joined(std::initializer_list<Part> parts);
 
 }  // namespace detail
 
 class Error : public std::runtime_error {
  public:
-  template <detail::Part First, detail::Part... Parts>
-  explicit Error(First first, Parts... parts)
-      : std::runtime_error(detail::joined(first, parts...)) {}
+  template <std::convertible_to<detail::Part>... Parts>
+  requires(sizeof...(Parts) > 0)
+  explicit Error(const Parts&... parts) : std::runtime_error(detail::joined({parts...})) {}
 };
 
 // An argument that is wrong by itself: a shape, a size, or a value out of range.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "headfit/base/errors.hpp"
+#include "headfit/base/linear_algebra.hpp"
 
 namespace headfit {
 namespace {
@@ -53,7 +54,7 @@ void store_tokens(const TokenStore& store, const TokenBatch& batch, const float*
           if (batch.positions.table) batch.positions.turn_back(t, to, size);
         });
       }
-      latents.noalias() = rows * store.maps.encode;
+      multiply<float>(rows, store.maps.encode, latents);
       latents.rowwise() -= offset;
       store.format.round(latents, weights, steps);
       for (Index t = first; t < end; ++t) {
@@ -74,7 +75,7 @@ void read_tokens(const TokenStore& store, const TokenBatch& batch, const std::ui
       for (Index t = first; t < end; ++t) {
         store.format.unpack(bytes + t * store.token_bytes(), span_of(latents, t - first));
       }
-      rows.noalias() = latents * store.maps.decode;
+      multiply<float>(latents, store.maps.decode, rows);
       rows.rowwise() += store.maps.mean.row(0);
       for (Index t = first; t < end; ++t) {
         for_each_head(store, batch, numbers, t, rows.row(t - first).data(),

@@ -29,7 +29,7 @@ template <class T>
 void check_entry(T value, bool allowed, Index row, Index col) {
   const bool is_weight = value >= 0 && value <= std::numeric_limits<T>::max();
   if (is_weight && (allowed || value == 0)) return;
-  const std::string came = detail::joined(value, " at row ", row, ", column ", col);
+  const std::string came = detail::joined({value, " at row ", row, ", column ", col});
   if (!is_weight) throw NonFiniteError("matrix must have finite entries >= 0; got ", came);
   throw InputError("matrix must be 0 where masked; got ", came);
 }

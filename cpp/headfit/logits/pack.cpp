@@ -7,7 +7,7 @@ namespace headfit {
 
 template <class T>
 void throw_nonfinite(const char* name, Index head, Index heads, Index row, Index col, T value) {
-  const std::string of_head = heads > 1 ? detail::joined("head ", head, ", ") : "";
+  const std::string of_head = heads > 1 ? detail::joined({"head ", head, ", "}) : "";
   const char* came = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
   throw NonFiniteError(name, " must be finite; got ", came, " at ", of_head, "row ", row,
                        ", column ", col);

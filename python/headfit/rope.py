@@ -174,8 +174,8 @@ def windows(
     n = as_count(n, "n", 1, MOST_TOKENS)
     combinations = itertools.product(
         _listed(tolerances, "tolerances", as_tolerances),
-        _listed(dims, "dims", _as_dim),
-        _listed(bases, "bases", lambda base: check_between(base, "base", 1, math.inf)),
+        _listed(dims, "dims", lambda dim: _as_dim(dim, "dims")),
+        _listed(bases, "bases", lambda base: check_between(base, "bases", 1, math.inf)),
         _listed(widths, "widths", lambda width: as_count(width, "widths", 1, n)),
     )
     return tuple(
@@ -193,10 +193,10 @@ def _listed(values: Any, name: str, check: Callable[[Any], Any]) -> list[Any]:
     return [check(value) for value in listed]
 
 
-def _as_dim(dim: Any) -> int:
-    size = as_count(dim, "dim", 2, 2**15)
+def _as_dim(dim: Any, name: str = "dim") -> int:
+    size = as_count(dim, name, 2, 2**15)
     if size % 2:
-        raise InputError(f"dim must be even, two for each frequency; got {size}")
+        raise InputError(f"{name} must be even, two for each frequency; got {size}")
     return size
 
 

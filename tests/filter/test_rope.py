@@ -305,6 +305,14 @@ def test_curves_are_the_single_filters():
 
 
 @pytest.mark.parametrize(
+    ("option", "value"), [("dims", [16, 3]), ("bases", [0.5]), ("dims", 16), ("widths", [65])]
+)
+def test_bad_lists_of_windows(option, value):
+    with pytest.raises(hf.errors.InputError, match=f"^{option} "):
+        hf.rope.windows(**{"widths": [2], "n": 64, option: value})
+
+
+@pytest.mark.parametrize(
     ("given_", "message"),
     [
         ({"pattern": 0}, "pattern, the width"),

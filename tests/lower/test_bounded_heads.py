@@ -644,3 +644,8 @@ def test_additive_masks_are_those_of_booleans():
     one, other = (lower(A, mask=m, max_norm=4.0) for m in (allowed, additive))
     assert (one.dim, one.reason) == (other.dim, other.reason)
     assert other.verify(A)
+
+
+def test_a_search_without_families_has_finished():
+    bound = lower(hf.patterns.block(16, 16), max_norm=5.0)
+    assert {c.status for c in bound.candidates} == {"proved"}

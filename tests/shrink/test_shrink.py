@@ -480,3 +480,19 @@ def test_a_sparse_head_is_fitted_with_a_certificate(name, sink):
         if off.size:
             assert logits[off].max() - logits[support].min() <= math.log(0.02)
         assert np.ptp(logits[support] - np.log(kept.matrix[[i]].data)) <= math.log(1.2)
+
+
+def test_columns_beyond_the_rank_are_used():
+    rng = np.random.default_rng(2)
+    Q, K = rng.standard_normal((2, 64, 2)).astype(np.float32)
+    for q in (Q, 0 * Q):
+        head = hf.Attention(q, K, position="alibi", mask="causal")
+        found = hf.shrink(head, dim=6, curve_dims=())
+        assert found.tv_mean < 0.001
+        assert np.linalg.matrix_rank(found.Q) == 6
+
+
+def test_a_module_larger_than_the_head_is_named():
+    Q, K = np.random.default_rng(3).standard_normal((2, 8, 4))
+    with pytest.raises(hf.errors.InputError, match=r"^module\.dim must lie in 1 \.\.\. 8; got 16"):
+        hf.shrink(Q, K, module=hf.SelfAttention.random(16, rng=0))

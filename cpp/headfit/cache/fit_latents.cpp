@@ -54,7 +54,9 @@ class LatentDescent {
   // `decode` and of the mean takes longer steps and its row of `encode` shorter ones, so that a descent
   // does not depend on the units of the keys.
   LatentMaps units(const LatentMaps& start) const {
-    const Matrix<float> keys = loss_.keys(0);
+    Index passage = 0;  // the first with keys: one may be padding alone
+    while (passage + 1 < fitted_ && loss_.keys(passage).rows() == 0) ++passage;
+    const Matrix<float> keys = loss_.keys(passage);
     const Matrix<float> about = keys.rowwise() - start.mean.row(0);
     const auto count = static_cast<float>(std::max<Index>(1, about.rows()));
     Eigen::ArrayXf spread = about.colwise().norm().transpose().array() / std::sqrt(count);

@@ -66,6 +66,7 @@ double KeyLoss::evaluate(const LatentMaps& maps, const LatentFormat& format,
   const auto mean = maps.mean.row(0);
   const Eigen::RowVectorXf shift = mean * maps.encode;
   multiply<float>(passage.keys, maps.encode, work.latents);
+  checkpoint();
   work.latents.rowwise() -= shift;
   work.stored = work.latents;
   format.round(work.stored, maps.decode.rowwise().squaredNorm(), work.steps);

@@ -115,15 +115,16 @@ void LatentFormat::pack(std::span<const float> latent, float step, std::uint8_t*
     }
     return;
   }
-  Index at = 0;
-  for (std::size_t bit = 0; bit < planes_.size(); ++bit) {
-    for (Index i = 0; i < planes_[bit]; ++i, ++at) {
-      const long code = std::lround(latent[static_cast<std::size_t>(i)] / step + reach_[i]);
-      if (at % 8 == 0) token[at / 8] = 0;
+  const Index code_bytes = token_bytes(0) - half_bytes;
+  std::fill_n(token, code_bytes, std::uint8_t(0));
+  for (std::size_t i = 0; i < latent.size(); ++i) {
+    const long code = std::lround(latent[i] / step + reach_[static_cast<Index>(i)]);
+    auto at = static_cast<Index>(i);
+    for (int bit = 0; bit < bits_[i]; at += planes_[static_cast<std::size_t>(bit++)]) {
       token[at / 8] = static_cast<std::uint8_t>(token[at / 8] | (code >> bit & 1) << (at % 8));
     }
   }
-  store_half(step, token + (at + 7) / 8);
+  store_half(step, token + code_bytes);
 }
 
 void LatentFormat::unpack(const std::uint8_t* token, std::span<float> latent) const {

@@ -25,7 +25,7 @@ namespace headfit {
 
 // Second moments per row of attention, as the descent and a closed form need them.
 struct CompressMoments {
-  std::vector<Matrix<double>> queries;  // of each query head: the mean of q q^T
+  std::vector<Matrix<double>> queries;  // of each query head: its sum of q q^T / all rows
   // The mean covariance of the keys that a row attends to, weighted by its attention.
   Matrix<double> keys;
 };
@@ -97,16 +97,14 @@ using Targets = std::vector<std::unique_ptr<const soft::TargetRows<T>>>;
 // takes is one more class, whose logit maps do not change.
 //
 // Passages must store queries and keys as T, without rotary positions; they stay the caller's. A copy
-// of the keys is kept, and what was measured of A (`Measured`). Only soft-capped heads compute A
-// again in every evaluation.
+// of the keys is kept, and what was measured of A (`Measured`); soft-capped heads keep neither, and
+// compute A again in every evaluation.
 template <class T>
 class CompressLoss {
  public:
   // Each passage has the query heads of one key head, and that key head.
   CompressLoss(std::span<const LogitSource<T>> passages, const Run& run);
 
-  Index heads() const { return heads_; }
-  Index dim() const { return dim_; }
   Index rows() const { return measured_.rows; }
 
   // `gradient` may be null. With `targets` all rows of A are computed again: it takes twice as long,

@@ -245,7 +245,7 @@ class TargetFold : public UnitFold<T> {
     for (Index c = 0; c < cols; ++c) {
       const T share = slopes[c] * inverse;
       // Where the mask or the bias is -inf, the difference is zero, and so is what it gets here.
-      slopes[c] = std::isfinite(share) ? 1 - share * share : T(0);
+      slopes[c] = std::isfinite(share) ? std::max(T(0), 1 - share * share) : T(0);
     }
   }
 

@@ -72,6 +72,7 @@ void for_scored_rows(const LogitSource<float>& passage, const Matrix<float>& map
         read_mean_attention(passage, work.rows, work.heads, work.attention);
       }
       for (Index r = 0; r < end - first; ++r) {
+        checkpoint();
         const FreeKeys free = work.products.free_keys(r, options.kept);
         work.products.to_scores(r, free);
         worker(first + r, work.products.products(0, r), free,

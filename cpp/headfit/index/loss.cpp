@@ -25,6 +25,7 @@ double IndexLoss::evaluate(const LogitSource<float>& passage, const Matrix<float
     read_mean_attention(passage, some, work_, attention_);
     const auto count = static_cast<Index>(some.size());
     for (Index r = 0; r < count; ++r) {
+      checkpoint();
       const Sums sums = differentiate(r, attention_.row(r).data(), options);
       total.mass += sums.mass;
       total.loss += sums.loss;

@@ -135,6 +135,7 @@ void IndexProducts::to_scores(Index r, const FreeKeys& free) {
     if (most == hidden) return;
     x -= most + std::log((x - most).exp().sum());
   }
+  if (heads() == 1) return;
   float* score = products(0, r);
   for (Index c = begin; c < end; ++c) {
     float most = score[c];

@@ -21,7 +21,6 @@ class Loss {
 
   Index queries() const { return target_.rows(); }
   Index keys() const { return target_.cols(); }
-  Index dim() const { return dim_; }
 
   // Row i of `curvature`, unless it is null, receives the lower triangle of the block of row i.
   double evaluate(const Matrix<T>& head, Matrix<T>& gradient, Matrix<T>* curvature);

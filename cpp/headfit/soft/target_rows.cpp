@@ -49,6 +49,7 @@ void TargetRows<T>::measure_row(const MatrixView<Stored>& matrix, Index i) {
   Index allowed = 0;
   for (Index j = 0; j < cols(); ++j) {
     const double a = as<double>(row[j]);
+    if (a == 0 && allowed > 0) continue;
     const bool may = target_.mask.allows(0, i, j, rows(), cols());
     allowed += may;
     if (a == 0) continue;

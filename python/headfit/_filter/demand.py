@@ -25,7 +25,7 @@ class Filter:
     Attributes
     ----------
     frequencies : ndarray of float64, shape (F,)
-        Radians per position, in (0, pi].
+        Radians per position, at least 0.
     cosines, sines : ndarray of float64, shape (F,)
         The amplitudes a_f and b_f.
     """

@@ -29,25 +29,24 @@ Claim = tuple[Apart | Groups, Facts]
 def bounded(problem: Problem, limits: Limits) -> list[Candidate]:
     """Return the best bounds for a head whose norms or logits are bounded."""
     best = {name: Candidate(name, None, "not finished", "no family found") for name in NAMES}
-    for family, facts in families(problem.within(0.5)):
-        if facts.points < 2:
-            continue
-        name = NAMES[2 if facts.joint else family.kind == "rows"]
-        dim, proof = needed(facts, limits, problem.tolerances.leak, problem.target.n)
-        if dim > (best[name].dim or 0):
-            if dim == 1:
-                best[name] = Candidate(name, dim, "proved", "nothing found")
+    with suppress(TimeoutError):
+        for family, facts in families(problem.within(0.5)):
+            if facts.points < 2:
                 continue
-            share = "" if facts.share == 1 else f"{facts.share} "
-            what = f"{facts.points} {name.removesuffix(' apart')}"
-            reason = f"{what} are apart by a gap of {share}ln(1/leak) in bounded heads ({proof})"
-            best[name] = Candidate(name, dim, "proved", reason, Separated(family, limits))
+            name = NAMES[2 if facts.joint else family.kind == "rows"]
+            dim, proof = needed(facts, limits, problem.tolerances.leak, problem.target.n)
+            if dim > (best[name].dim or 1):
+                share = "" if facts.share == 1 else f"{facts.share} "
+                what = f"{facts.points} {name.removesuffix(' apart')} are apart by a gap of"
+                reason = f"{what} {share}ln(1/leak) in bounded heads ({proof})"
+                best[name] = Candidate(name, dim, "proved", reason, Separated(family, limits))
+        best |= {n: Candidate(n, 1, "proved", "nothing found") for n in NAMES if not best[n].dim}
     return list(best.values())
 
 
 def families(problem: Problem) -> Iterator[Claim]:
-    """Yield families, as many as the time allows."""
-    with suppress(TimeoutError), calls_until(time.perf_counter() + problem.seconds):
+    """Yield families; raises TimeoutError where the time ends before."""
+    with calls_until(time.perf_counter() + problem.seconds):
         if problem.sight.limited:
             yield from _columns_apart(problem)
         for rows, columns in problem.sight.rectangles(problem.check_time):

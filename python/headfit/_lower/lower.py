@@ -54,7 +54,7 @@ class LowerBound(Pictured):
     def verify(self, A: Any) -> bool:
         """Check the witness, and that of every candidate, against a target.
 
-        The checks are plain loops that share no code with the searches, in exact arithmetic.
+        The checks read the target and the witness alone, and allow for rounding.
 
         Parameters
         ----------

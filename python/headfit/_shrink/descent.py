@@ -237,7 +237,7 @@ def log_svd(matrix: FloatArray, mask: Any, dim: int, seed: int) -> tuple[FloatAr
 def padded_with_noise(x: FloatArray, dim: int, rng: np.random.Generator) -> FloatArray:
     """Return the columns that a start lacks filled with noise: zero columns would never move."""
     wide = x.astype(np.float64)
-    size = PADDING * math.sqrt(float(np.mean(wide * wide)))
+    size = PADDING * (math.sqrt(float(np.mean(wide * wide))) if wide.any() else 1.0)
     return np.hstack([wide, size * rng.standard_normal((len(x), dim - x.shape[1]))])
 
 
@@ -266,9 +266,11 @@ def closest(
     need = dtype.itemsize * sum(shape) * dim * (3 * dim + 40)
     require_memory(need, f"a smaller head of size dim = {dim}")
     rng = np.random.default_rng(running.seed)
+    first = start or original.svd(dim, running.seed)
+    if isinstance(original.target, Attention) and not (start or original.is_svd(original.largest)):
+        first = [x[:, first[0].any(axis=0)] for x in first]
     first_q, first_k = (
-        np.ascontiguousarray(padded_with_noise(x, dim, rng), dtype=dtype)
-        for x in start or original.svd(dim, running.seed)
+        np.ascontiguousarray(padded_with_noise(x, dim, rng), dtype=dtype) for x in first
     )
     q, k, kl, report = _core.fit_soft(
         core_target_of(original.target, original.mask),

@@ -93,7 +93,7 @@ def shrink(
         0 the truncated SVD of the row-centred logits is the head, of every size.
     curve_dims : sequence of int, optional
         Sizes for both curves, besides those that the search tries: fitted with low effort. Powers
-        of two up to the original size when None, and none for a matrix; () for none.
+        of two up to min(n, m, D), and that, when None; none for a matrix; () for none.
     time_limit : float, optional
         The time limit in seconds, for each head.
     callback : callable, optional
@@ -165,7 +165,7 @@ def shrink(
         running = descent.Running.of(dtype, effort, time_limit, callback, rng, num_threads)
         original = descent.Original.of(head, mask, running.threads)
         if size is not None:
-            as_count(size, "dim", 1, min(original.shape))
+            as_count(size, "dim" if module is None else "module.dim", 1, min(original.shape))
         search = Search(original, running, module, most, worst)
         more: list[int] = []
         if curve_dims is not None:

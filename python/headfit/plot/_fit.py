@@ -92,7 +92,7 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
         )  # fmt: skip
         if limit > 0:
             ax.axvline(limit, color=color, linestyle=":", linewidth=1.6)
-    left = max(least, most * 1e-4) / 1.5
+    left = max(least, 1e-4 * min(x for x in (allowed.leak, allowed.distortion) if x > 0)) / 1.5
     ax.set(xscale="log", yscale="log", xlim=(left, edge), ylim=(0.7, 1.5 * judged.n))
     ax.set_title(str(judged).splitlines()[0].partition(" (")[0], size=10)
     plain_numbers(ax.yaxis, "{x:,.0f}")
@@ -161,8 +161,7 @@ def search(fit: Fit, *, ax: Axes | None = None) -> SimpleNamespace:
 def _share(trial: Trial, fit: Fit) -> float:
     """Return the larger share of the two tolerances, clipped to the range of the axis."""
     allowed = fit.tolerances
-    ratio = trial.distortion / allowed.distortion if allowed.distortion > 0 else 0.0
-    share = max(trial.leak / allowed.leak, ratio)
+    share = max(trial.leak / allowed.leak, trial.distortion / allowed.distortion)
     return min(max(share, 1.0 / _FAR), _FAR) if math.isfinite(share) else _FAR
 
 

@@ -271,11 +271,11 @@ def offsets(
     ax: Axes | None = None,
     cmap: Any = "viridis",
 ) -> BarContainer | AxesImage:
-    """Draw the share of attention at each distance i - j from a query back to its key.
+    """Draw the share of attention at each distance from a query back to its key, i + m - n - j.
 
     Where more than 48 distances occur, shares are added up over the distances 0, 1, 2, 3-4,
     5-8, ..., and the same for keys ahead of the query, with negative distances. The sums add up to
-    1 and are readable for sequences of any length; `HeadTable.offset_mass` has every distance.
+    `key_mass`, and are readable at any length; `HeadTable.offset_mass` has every distance.
 
     Parameters
     ----------

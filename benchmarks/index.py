@@ -8,6 +8,7 @@
     python benchmarks/index.py --read prose:8192:1 --judged 0 --ways index  # the loss of long ones
     python benchmarks/index.py --device cuda               # minutes, all windows
     python benchmarks/index.py --fitted 14:2048 --effort 600   # what more and longer text gives
+    python benchmarks/index.py --fitted 24:2048 --and-code 16 --effort 1500 --judged 0
     python benchmarks/index.py --layers 16:float8_e4m3fn --judged 0 --ways index  # one for a layer
     python benchmarks/index.py --decode 8192               # seconds: the time of a step
     python benchmarks/index.py --certify 8192              # minutes: what selections surely keep
@@ -27,6 +28,8 @@ from the numbers that they store, in place of `headfit.torch.indexed`, which a w
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
 import json
 import time
 from dataclasses import replace
@@ -53,6 +56,18 @@ from real_model import (
 
 FIRST, WINDOW, PAGE = 4, 32, 16
 MEANS = {"share_mean": 4, "share_01": 3, "gain": 3}
+OTHER_CODE = (
+    "json.decoder", "json.encoder", "logging", "logging.handlers", "email.message",
+    "email.header", "http.client", "http.server", "unittest.case", "unittest.mock",
+    "asyncio.base_events", "asyncio.streams", "datetime", "decimal", "_pydecimal", "random",
+    "statistics", "socket", "ssl", "threading", "queue", "shutil", "tempfile", "urllib.request",
+    "urllib.parse", "xml.dom.minidom", "csv", "configparser", "difflib", "doctest", "dis",
+    "enum", "fractions", "ftplib", "functools", "gettext", "heapq", "imaplib", "ipaddress",
+    "locale", "mailbox", "optparse", "pdb", "pickle", "pickletools", "platform", "plistlib",
+    "pprint", "profile", "pydoc", "sched", "shelve", "smtplib", "sqlite3.dbapi2", "string",
+    "textwrap", "timeit", "tokenize", "trace", "traceback", "turtle", "uuid", "weakref",
+    "zipapp",
+)  # fmt: skip
 FORMATS = ((8, "float8_e4m3fn"), (16, "int4"), (16, "float8_e4m3fn"))
 
 
@@ -330,6 +345,20 @@ def certified(model, fitted, tokens, length, options):
     measure.table(f"{title}, {options.threads} threads; {measure.machine()}", rows)
 
 
+def with_code(model, tokenizer, passages, count, length):
+    """Return passages with those of code that no window has, both kinds spread over the whole."""
+    sources = (inspect.getsource(importlib.import_module(name)) for name in OTHER_CODE)
+    tokens = tokenizer("\n".join(sources), return_tensors="pt").input_ids[0]
+    code = capture(model, tokens, count, length).passages()
+
+    def mixed(prose, other):
+        places = [i / len(prose) for i in range(len(prose))]
+        places += [(i + 0.5) / len(other) for i in range(len(other))]
+        return [[*prose, *other][i] for i in np.argsort(places, kind="stable")]
+
+    return {head: mixed(own, code[head]) for head, own in passages.items()}
+
+
 def dim_and_dtype(text):
     dim, dtype = text.split(":")
     return int(dim), dtype
@@ -356,6 +385,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="where PyTorch runs the model")
     fitted_to(parser, (PASSAGES, TOKENS))
+    parser.add_argument("--and-code", type=int, metavar="PASSAGES", help="also of other code")
     parser.add_argument("--heads", type=int, help="so many of the key heads, for shares alone")
     parser.add_argument("--judged", type=int, default=2, help="passages of which shares are taken")
     parser.add_argument("--ways", nargs="+", help="those alone whose names start so, and the best")
@@ -375,9 +405,11 @@ def main():
     torch.set_num_threads(options.threads)
     if options.decode:
         return decoding(options.decode, options.keys[1])
-    model, _, fitted, texts = load()
+    model, tokenizer, fitted, texts = load()
     captured = capture(model, fitted, *options.fitted)
     passages = spread(captured.passages(), options.heads)
+    if options.and_code:
+        passages = with_code(model, tokenizer, passages, options.and_code, options.fitted[1])
     print(f"{len(passages)} key heads; {measure.machine()}", flush=True)
     if options.certify:
         return certified(model, passages, texts["prose"], options.certify, options)
@@ -385,7 +417,8 @@ def main():
         return shared(model, passages, texts["prose"], options.sharing, options)
     ways = {"exact": exact, "Quest, pages of 16": quest, "first and last alone": ends}
     length = max(2 * options.fitted[1], *(int(place.split(":")[1]) for place in options.read))
-    given = {"rotated": ht.rotary_position(model), "held_out": 0.05, "validation": 0.2,
+    choosing = 0.15 if options.and_code else 0.2
+    given = {"rotated": ht.rotary_position(model), "held_out": 0.05, "validation": choosing,
              "length": length, "num_threads": options.threads}  # fmt: skip
     wanted = ("exact", *(options.ways or ("",)))
     for dim, dtype in FORMATS:

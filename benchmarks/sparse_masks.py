@@ -19,12 +19,13 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = str(OPTIONS.threads)
 
 import numpy as np  # noqa: E402
+import scipy  # noqa: E402
 import scipy.sparse as sp  # noqa: E402
 import torch  # noqa: E402
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # noqa: E402
 
 import headfit as hf  # noqa: E402
-from masks import KINDS, random  # noqa: E402
+from masks import KINDS, band_and_first, random  # noqa: E402
 
 DIM = 64
 MOST_ENTRIES = 2**27
@@ -142,11 +143,12 @@ def crossover(n):
     return found
 
 
-def questions(n, k):
+def questions(make, n, k):
     """Print what each question takes within one mask."""
     Q, K, V = heads(n)
-    mask = random(n, k)
+    mask = make(n, k)
     attention, threads = hf.Attention(Q, K, mask=mask), OPTIONS.threads
+    other = hf.Attention(Q, K, mask=mask, scale=0.1)
     target = hf.Target(first_keys(mask, 4), mask=mask)
     work = {
         "values": lambda: attention.apply(V, num_threads=threads),
@@ -155,14 +157,43 @@ def questions(n, k):
         "statistics": lambda: attention.stats(num_threads=threads),
         "certificate": lambda: hf.certify(target, attention, num_threads=threads),
         "describe": lambda: hf.describe(attention, num_threads=threads),
+        "compare": lambda: hf.compare(attention, other, num_threads=threads),
     }
     rows = [["question", "s", "ns an entry"]]
-    found = {}
+    answers, found = {}, {}
     for name, run in work.items():
-        found[name] = once(run)[1]
+        answers[name], found[name] = once(run)
         rows.append([name, f"{found[name]:.2f}", f"{1e9 * found[name] / (n * k):.1f}"])
-    measure.table(f"n = {n:,}, {k} random keys a row, d = {DIM}", rows)
+    measure.table(f"n = {n:,}, {k} keys a row, {make.__name__}, d = {DIM}", rows)
+    check(answers, Q, K, V, mask)
     return found
+
+
+def check(answers, Q, K, V, mask):
+    """Hold what some rows were answered against NumPy."""
+    few = np.random.default_rng(3).integers(0, len(Q), 50)
+    columns = np.stack([mask.indices[mask.indptr[row] : mask.indptr[row + 1]] for row in few])
+    logits = np.einsum("id,ijd->ij", Q[few], K[columns], dtype=np.float64) / DIM**0.5
+    p, other = (scipy.special.softmax(x, axis=1) for x in (logits, 0.1 * DIM**0.5 * logits))
+    compared, topk = answers["compare"], answers["top-8"]
+    for got, expected in (
+        (answers["values"][few], np.einsum("ij,ijd->id", p, V[columns])),
+        (answers["matrix (sparse)"][few].data.reshape(p.shape), p),
+        (topk[few].max(axis=1).toarray().ravel(), p.max(axis=1)),
+        (answers["statistics"].entropy[few], scipy.stats.entropy(p, axis=1)),
+        (compared.row_kl[few], scipy.stats.entropy(p, other, axis=1)),
+    ):
+        np.testing.assert_allclose(got, expected, rtol=2e-3, atol=2e-5)
+
+
+def fits(n, k):
+    """Print how long a head is learned within a mask, of whose keys the content chooses four."""
+    mask = random(n, k)
+    target = hf.Target(first_keys(mask, 4), mask=mask)
+    found, seconds = once(lambda: hf.fit(target, num_threads=OPTIONS.threads))
+    print(f"fit, n = {n:,}, 4 of {k} random keys a row: {seconds:.1f} s, d = {found.dim}")
+    assert found.certificate.holds
+    return {"seconds": seconds, "dim": found.dim}
 
 
 def first_keys(mask, count):
@@ -179,7 +210,10 @@ def main():
     quick = OPTIONS.quick
     sizes = (1024, 4096) if quick else tuple(2**e for e in (12, 14, 16, 18, 20))
     figures = {
-        "questions": questions(8192 if quick else 2**20, 64),
+        "questions": [
+            questions(make, 8192 if quick else 2**20, 64) for make in (random, band_and_first)
+        ],
+        "fit": fits(1000 if quick else 100_000, 256),
         "crossover": crossover(1024 if quick else 8192),
         "values": grid(sizes, (16, 64) if quick else OPTIONS.keys),
     }

@@ -24,6 +24,14 @@ def band() -> np.ndarray:
     return np.abs(position - np.arange(M)) < 30
 
 
+def band_and_first() -> np.ndarray:
+    """A narrow band and the first key, with masked tiles between them."""
+    position = np.arange(N)[:, np.newaxis] + M - N
+    allowed = np.abs(position - np.arange(M)) < 5
+    allowed[:, 0] = True
+    return allowed
+
+
 def documents() -> np.ndarray:
     row, key = np.arange(N) // 170, np.arange(M) // 230
     return row[:, np.newaxis] == key
@@ -53,7 +61,7 @@ def uneven() -> np.ndarray:
     return allowed
 
 
-MASKS = (band, documents, blocks, ends, scattered, uneven)
+MASKS = (band, band_and_first, documents, blocks, ends, scattered, uneven)
 
 OPTIONS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "plain": lambda rng: {},

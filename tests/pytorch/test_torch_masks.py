@@ -238,6 +238,16 @@ def test_block_masks_of_any_shape(n, height, width, seed):
     assert_pattern(mask, table)
 
 
+def test_the_places_of_a_block_mask_are_a_mask_of_attention():
+    mask = flex.create_block_mask(
+        lambda b, h, q, k: (k <= q) & (q <= k + 3), 1, 1, N, N, device="cpu", BLOCK_SIZE=4
+    )
+    sparse = patterns.from_mask(mask).astype(bool)
+    X = np.random.default_rng(0).normal(size=(N, 4))
+    expected = hf.attention_matrix(X, X, mask=BAND.numpy())
+    np.testing.assert_allclose(hf.attention_matrix(X, X, mask=sparse), expected, rtol=1e-12)
+
+
 def test_bad_block_masks_are_refused():
     for mask, words in (
         (block_mask([[0], [0, 2]], seq_lengths=(8, 8)), "block indices of 0 ... 1; got 2"),

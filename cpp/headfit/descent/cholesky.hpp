@@ -1,8 +1,9 @@
 // The Cholesky factors of the small damped blocks that descents solve with: one block, or as many
 // side by side as a vector has lanes.
 //
-// Eigen's LLT is not used, because it stops at a pivot that rounding made negative, where a descent
-// holds the pivot up. It also sums in another order, so that heads would differ in their last bits.
+// Eigen's LLT (`Factor` in base/linear_algebra.hpp) is not used here, because it stops at a pivot that
+// rounding made negative, where a descent holds the pivot up. It also sums in another order, so that
+// heads would differ in their last bits.
 #pragma once
 
 #include "headfit/simd/packet.hpp"

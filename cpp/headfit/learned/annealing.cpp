@@ -198,7 +198,8 @@ Annealing::Outcome Annealing::hold(Index from, Index to, Columns columns) {
 // rows, which frees these. The weights go on growing from reheat to reheat, so many reheats free
 // rows that a few do not.
 Annealing::Outcome Annealing::settle(float length, Index steps, Columns columns) {
-  const Index most_reheats = options_.most_reheats, surely = most_reheats / 2;
+  const Index most_reheats = options_.most_reheats,
+              surely = most_reheats / Settings::sure_part_of_reheats;
   ++result_.quenches;
   Outcome outcome = rounded_if_met(anneal(length, steps, columns));
   for (Index again = 0; outcome == Outcome::RowsLeft && again < most_reheats; ++again) {
@@ -224,7 +225,7 @@ Annealing::Outcome Annealing::anneal(float first, Index steps, Columns columns) 
     if (t >= next_scan || listed_failures == 0) {
       const Outcome outcome = scan_and_list(columns);
       if (outcome != Outcome::RowsLeft) return outcome;
-      const bool is_stuck = last_.hard > 0 && last_.left <= 2 * last_.hard;
+      const bool is_stuck = last_.hard > 0 && last_.left <= Settings::left_by_hard * last_.hard;
       const bool is_cold = length < Settings::too_short_to_free;
       if (is_stuck && is_cold && !keeps_lists) return Outcome::RowsLeft;
       if (few_are_hard()) descent_.reweight();

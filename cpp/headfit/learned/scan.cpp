@@ -147,7 +147,8 @@ class NearRows {
     for (Index t = 0; t < room; ++t) row.list[taken + t] = kept[t * row.kept / room];
     Index& hits = scan_.found.hits[scan_.found.at(i)];
     if (room < row.kept || taken < seen) {
-      const double weight = std::clamp(2.0 * static_cast<double>(seen) / cap_, 0.25, 1.0);
+      const double weight = std::clamp(Settings::filling_weight * static_cast<double>(seen) / cap_,
+                                       Settings::least_weight, 1.0);
       const auto before = static_cast<double>(hits);
       const auto now = static_cast<double>(seen * classes_.columns.step);
       hits = std::max(listed, static_cast<Index>(before + weight * (now - before)));

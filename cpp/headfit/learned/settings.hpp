@@ -142,6 +142,14 @@ struct Settings {
   static constexpr float reserve_growth = 1.4f;
   static constexpr float reserve_decay = 0.6f;
   static constexpr float reserve_cap = 0.7f;
+  // Of the most reheats one in so many is made in any case; after these one that frees no row is the
+  // last. Rows left are mostly hard where they are at most so many times the hard ones. Not recorded.
+  static constexpr Index sure_part_of_reheats = 2;
+  static constexpr Index left_by_hard = 2;
+  // What a scan counts for in the estimate of a row's hits, by the share of the list that it filled,
+  // and the bounds of that. Not recorded.
+  static constexpr double filling_weight = 2.0, least_weight = 0.25;
+
   // Queries settle to the rounded keys in so many steps, with a scan every few of them, and are then
   // rounded and improved in so many rounds at most. Not recorded.
   static constexpr Index settling_steps = 200;

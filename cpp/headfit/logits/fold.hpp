@@ -22,6 +22,7 @@
 #include <bit>
 #include <concepts>
 
+#include "headfit/logits/microkernel.hpp"
 #include "headfit/logits/tile.hpp"
 
 namespace headfit {
@@ -142,7 +143,74 @@ inline constexpr bool has_entries = requires(F& fold, const RowBlock& block, con
   fold.entries(block, Index{}, e);
 };
 template <class F>
+inline constexpr bool has_destination =
+    requires(F& fold, const RowBlock& block) { fold.destination(block, Index{}); };
+template <class F>
 inline constexpr bool has_sums = requires(F& fold, const RowBlock& block) { fold.sums(block); };
+
+// Reports the hits among the products of a row group and a panel; `found` holds the rows side by
+// side, and its first entry has column `col`. Rows with hits are collected as bits first, since a
+// branch for each row would be mispredicted too often.
+template <class T, class Fold>
+void report(const RowBlock& block, Index first, Index col, const T* found, Fold& fold) {
+  using B = Blocking<T>;
+  std::uint32_t bits[B::row_group];
+  std::uint32_t rows = 0;
+  const T* limits = fold.limits(block) + first;
+  for (Index r = 0; r < B::row_group; ++r) {
+    bits[r] = panel_bits_above(found + r * B::panel, limits[r]);
+    rows |= static_cast<std::uint32_t>(bits[r] != 0) << r;
+  }
+  for (; rows != 0; rows &= rows - 1) {
+    const int r = std::countr_zero(rows);
+    fold.hits(block, first + r, col, found + r * B::panel, bits[r]);
+  }
+}
+
+// Updates the smallest unmasked logits of each row, lane by lane; `lowest` holds a vector for each
+// row of the tile.
+template <class T>
+void keep_lowest(const Tile<T>& tile, T* lowest) {
+  const auto hidden = simd::fill<T>(-std::numeric_limits<T>::infinity());
+  const auto none = simd::fill<T>(std::numeric_limits<T>::infinity());
+  for (Index r = 0; r < tile.count; ++r) {
+    T* place = lowest + r * simd::lanes<T>;
+    auto least = simd::load(place);
+    for (Index c = 0; c < tile.padded_cols(); c += simd::lanes<T>) {
+      const auto x = simd::load(tile.row(r) + c);
+      least = simd::pmin(least, simd::pselect(simd::pcmp_eq(x, hidden), none, x));
+    }
+    simd::store(place, least);
+  }
+}
+
+// Reports the hits of a finished tile. Masked logits are -inf and exceed no limit.
+template <class T, class Fold>
+void search(const RowBlock& block, const Tile<T>& tile, Fold& fold) {
+  if constexpr (has_lowest<Fold>) keep_lowest(tile, fold.lowest(block));
+  using B = Blocking<T>;
+  for (Index r = 0; r < tile.count; ++r) {
+    const T* x = tile.row(r);
+    for (Index c = 0; c < tile.padded_cols(); c += B::panel) {
+      std::uint32_t bits = panel_bits_above(x + c, fold.limits(block)[r]);
+      // The second half of the last panel may lie outside the tile.
+      if (c + B::lanes == tile.padded_cols()) bits &= (1u << B::lanes) - 1;
+      if (bits != 0) fold.hits(block, r, tile.col + c, x + c, bits);
+    }
+  }
+}
+
+// Reports the hits among the entries of a row.
+template <class T, class Fold>
+void search(const RowBlock& block, Index r, const Entries<T>& entries, Fold& fold) {
+  const T* x = entries.data;
+  if constexpr (has_lowest<Fold>) {
+    keep_lowest(Tile<T>{entries.data, 0, 1, 0, entries.count()},
+                fold.lowest(block) + r * simd::lanes<T>);
+  }
+  for_hits(entries, [&] { return fold.limits(block)[r]; },
+           [&](Index c) { fold.hits(block, r, entries.column(c), x + c, 1); });
+}
 
 // Says in one line what a fold lacks; the compiler adds which requirement is not met. Returns
 // whether it lacks nothing, so that no other errors follow.

@@ -76,6 +76,16 @@ struct Mask {
     return {begin, end};
   }
 
+  // The columns from the first to the last one that the range or the sparse matrix leaves.
+  ColumnRange columns(Index head, Index row, Index rows, Index cols) const {
+    const ColumnRange open = range(head, row, rows, cols);
+    if (!sparse_offsets) return open;
+    const auto own = sparse_row(row);
+    if (own.empty()) return {open.begin, open.begin};
+    return {std::max<Index>(open.begin, own.front()),
+            std::min<Index>(open.end, own.back() + Index(1))};
+  }
+
   bool allows(Index head, Index row, Index col, Index rows, Index cols) const {
     const ColumnRange open = range(head, row, rows, cols);
     if (col < open.begin || col >= open.end) return false;

@@ -5,8 +5,10 @@
 namespace headfit::detail {
 namespace {
 
-// One entry takes about as long as so many places of a tile.
+// One entry takes about as long as so many places of a tile, and a masked tile of whole rows, which is
+// filled and read but not multiplied, as long as this share of one.
 constexpr Index cells_per_entry = 5;
+constexpr double masked_tile_share = 0.3;
 
 ColumnRange none(const RowBlock& block) { return {block.col_end, block.col_end}; }
 
@@ -47,6 +49,7 @@ void MaskedBlocks<T>::find_entries(RowBlock& block) {
     return source_.mask.sparse_row(source_.row_at(block.first + r));
   };
   Index entries = 0, tiles = 0;
+  const double masked_share = needs_whole_rows_ ? masked_tile_share : 0.0;
   for (Index r = 0; r < block.count; ++r) entries += static_cast<Index>(row(r).size());
   // Rows that pad the last row group are not counted, lest the last block differ from all others.
   const Index tile_size = B::tile_cols * block.count;
@@ -65,7 +68,10 @@ void MaskedBlocks<T>::find_entries(RowBlock& block) {
       next = std::min(*at++ + B::tile_cols - col % B::tile_cols, block.col_end);
       if (allowed_tiles_[tile]) continue;
       allowed_tiles_[tile] = true;
-      const bool are_few = entries * cells_per_entry < ++tiles * tile_size;
+      const auto masked = static_cast<double>(allowed_tiles_.size()) - static_cast<double>(++tiles);
+      const double cost = static_cast<double>(tiles) + masked_share * masked;
+      const bool are_few =
+          static_cast<double>(entries * cells_per_entry) < cost * static_cast<double>(tile_size);
       block.by_entries = may_have_entries_ && are_few;
       if (block.by_entries) return;  // as soon as that is clear
     }
@@ -80,29 +86,27 @@ void MaskedBlocks<T>::set_columns(RowBlock& block) const {
   block.shared = {0, source_.k.rows};
   for (Index r = 0; r < block.count; ++r) {
     const Index row = source_.row_at(block.first + r);
-    ColumnRange open = source_.mask.range(block.head, row, source_.q.rows, source_.k.rows);
+    const Mask& mask = source_.mask;
+    const ColumnRange open = mask.range(block.head, row, source_.q.rows, source_.k.rows);
     block.shared = {std::max(block.shared.begin, open.begin), std::min(block.shared.end, open.end)};
-    if (source_.mask.sparse_offsets) {
-      const auto columns = source_.mask.sparse_row(row);
-      if (columns.empty()) continue;
-      open = {std::max<Index>(open.begin, columns.front()),
-              std::min<Index>(open.end, columns.back() + Index(1))};
-    }
-    if (open.begin >= open.end) continue;
-    begin = std::min(begin, open.begin);
-    end = std::max(end, open.end);
+    const ColumnRange own = mask.columns(block.head, row, source_.q.rows, source_.k.rows);
+    if (own.begin >= own.end) continue;
+    begin = std::min(begin, own.begin);
+    end = std::max(end, own.end);
   }
   block.col_end = end;
   block.col_begin = std::min(begin, end) / B::panel * B::panel;
 }
 
 template <class T>
-KeyLayouts layouts_for(const LogitSource<T>& source, Index block_rows, const Run& run) {
+KeyLayouts layouts_for(const LogitSource<T>& source, Index block_rows, bool needs_whole_rows,
+                       const Run& run) {
   if (!source.mask.sparse_offsets) return {};
   std::atomic<bool> panels = false, rows = false;
   const Index blocks = (source.row_count() + block_rows - 1) / block_rows;
   parallel_tasks(source.q.count * blocks, run, [&] {
-    return [&, masked = MaskedBlocks<T>(source, block_rows, true)](Index task) mutable {
+    return [&, masked = MaskedBlocks<T>(source, block_rows, true, needs_whole_rows)](
+               Index task) mutable {
       const RowBlock block = masked.block_at(task / blocks, task % blocks);
       if (block.col_begin >= block.col_end) return;  // nothing is computed
       (block.by_entries ? rows : panels).store(true, std::memory_order_relaxed);
@@ -159,25 +163,8 @@ void BlockSource<T>::fill(const RowBlock& block, const Tile<T>& tile) {
   finisher_.finish(block, tile, may_overflow_);
 }
 
-template <class T>
-void keep_lowest(const Tile<T>& tile, T* lowest) {
-  const auto hidden = simd::fill<T>(-std::numeric_limits<T>::infinity());
-  const auto none = simd::fill<T>(std::numeric_limits<T>::infinity());
-  for (Index r = 0; r < tile.count; ++r) {
-    T* place = lowest + r * simd::lanes<T>;
-    auto least = simd::load(place);
-    for (Index c = 0; c < tile.padded_cols(); c += simd::lanes<T>) {
-      const auto x = simd::load(tile.row(r) + c);
-      least = simd::pmin(least, simd::pselect(simd::pcmp_eq(x, hidden), none, x));
-    }
-    simd::store(place, least);
-  }
-}
-
-template KeyLayouts layouts_for(const LogitSource<float>&, Index, const Run&);
-template KeyLayouts layouts_for(const LogitSource<double>&, Index, const Run&);
-template void keep_lowest(const Tile<float>&, float*);
-template void keep_lowest(const Tile<double>&, double*);
+template KeyLayouts layouts_for(const LogitSource<float>&, Index, bool, const Run&);
+template KeyLayouts layouts_for(const LogitSource<double>&, Index, bool, const Run&);
 template class MaskedBlocks<float>;
 template class MaskedBlocks<double>;
 template class BlockSource<float>;

@@ -25,8 +25,13 @@ template <class T>
 class MaskedBlocks {
  public:
   // `may_have_entries`: whether the fold and the keys are made for single entries too.
-  MaskedBlocks(const LogitSource<T>& source, Index block_rows, bool may_have_entries)
-      : source_(source), block_rows_(block_rows), may_have_entries_(may_have_entries) {}
+  // `needs_whole_rows`: whether the fold also reads the tiles that the mask leaves out.
+  MaskedBlocks(const LogitSource<T>& source, Index block_rows, bool may_have_entries,
+               bool needs_whole_rows)
+      : source_(source),
+        block_rows_(block_rows),
+        may_have_entries_(may_have_entries),
+        needs_whole_rows_(needs_whole_rows) {}
 
   // A block with the columns that its mask allows. Unless it is by entries, is_masked speaks about
   // this block from now on.
@@ -46,13 +51,14 @@ class MaskedBlocks {
 
   const LogitSource<T>& source_;
   Index block_rows_;
-  bool may_have_entries_;
+  bool may_have_entries_, needs_whole_rows_;
   std::vector<bool> allowed_tiles_;  // of the current block
 };
 
 // The layouts of keys that the blocks of a source need, where a fold takes entries.
 template <class T>
-KeyLayouts layouts_for(const LogitSource<T>& source, Index block_rows, const Run& run);
+KeyLayouts layouts_for(const LogitSource<T>& source, Index block_rows, bool needs_whole_rows,
+                       const Run& run);
 
 // What the stream does for every fold alike: it packs the queries of a block of rows, finds the
 // columns that the block needs, and computes tiles of finished logits, or entries of rows.
@@ -60,9 +66,9 @@ template <class T>
 class BlockSource {
  public:
   BlockSource(const LogitSource<T>& source, const PackedKeys<T>& keys, Index block_rows,
-              bool takes_entries)
+              bool takes_entries, bool needs_whole_rows)
       : source_(source),
-        blocks_(source, block_rows, takes_entries && keys.layouts().rows),
+        blocks_(source, block_rows, takes_entries && keys.layouts().rows, needs_whole_rows),
         keys_(keys),
         query_rows_(source.q),
         finisher_(source),
@@ -114,58 +120,6 @@ class BlockSource {
   bool may_overflow_ = false;  // whether products of the current block may overflow
 };
 
-// Reports the hits among the products of a row group and a panel; `found` holds the rows side by
-// side, and its first entry has column `col`. Rows with hits are collected as bits first, since a
-// branch for each row would be mispredicted too often.
-template <class T, class Fold>
-void report(const RowBlock& block, Index first, Index col, const T* found, Fold& fold) {
-  using B = Blocking<T>;
-  std::uint32_t bits[B::row_group];
-  std::uint32_t rows = 0;
-  const T* limits = fold.limits(block) + first;
-  for (Index r = 0; r < B::row_group; ++r) {
-    bits[r] = panel_bits_above(found + r * B::panel, limits[r]);
-    rows |= static_cast<std::uint32_t>(bits[r] != 0) << r;
-  }
-  for (; rows != 0; rows &= rows - 1) {
-    const int r = std::countr_zero(rows);
-    fold.hits(block, first + r, col, found + r * B::panel, bits[r]);
-  }
-}
-
-// Updates the smallest unmasked logits of each row, lane by lane; `lowest` holds a vector for each
-// row of the tile.
-template <class T>
-void keep_lowest(const Tile<T>& tile, T* lowest);
-
-// Reports the hits of a finished tile. Masked logits are -inf and exceed no limit.
-template <class T, class Fold>
-void search(const RowBlock& block, const Tile<T>& tile, Fold& fold) {
-  if constexpr (has_lowest<Fold>) keep_lowest(tile, fold.lowest(block));
-  using B = Blocking<T>;
-  for (Index r = 0; r < tile.count; ++r) {
-    const T* x = tile.row(r);
-    for (Index c = 0; c < tile.padded_cols(); c += B::panel) {
-      std::uint32_t bits = panel_bits_above(x + c, fold.limits(block)[r]);
-      // The second half of the last panel may lie outside the tile.
-      if (c + B::lanes == tile.padded_cols()) bits &= (1u << B::lanes) - 1;
-      if (bits != 0) fold.hits(block, r, tile.col + c, x + c, bits);
-    }
-  }
-}
-
-// Reports the hits among the entries of a row.
-template <class T, class Fold>
-void search(const RowBlock& block, Index r, const Entries<T>& entries, Fold& fold) {
-  const T* x = entries.data;
-  if constexpr (has_lowest<Fold>) {
-    keep_lowest(Tile<T>{entries.data, 0, 1, 0, entries.count()},
-                fold.lowest(block) + r * simd::lanes<T>);
-  }
-  for_hits(entries, [&] { return fold.limits(block)[r]; },
-           [&](Index c) { fold.hits(block, r, entries.column(c), x + c, 1); });
-}
-
 // Whether a fold can do without tiles where a mask leaves few entries.
 template <class F, class T>
 inline constexpr bool takes_entries = has_entries<F, T> || (has_limits<F> && !has_sums<F>);
@@ -174,7 +128,8 @@ template <class T, class Fold>
 class BlockWorker : private BlockSource<T> {
  public:
   BlockWorker(const LogitSource<T>& source, const PackedKeys<T>& keys, Index block_rows, Fold fold)
-      : BlockSource<T>(source, keys, block_rows, takes_entries<Fold, T>), fold_(std::move(fold)) {}
+      : BlockSource<T>(source, keys, block_rows, takes_entries<Fold, T>, has_destination<Fold>),
+        fold_(std::move(fold)) {}
 
   void operator()(Index head, Index block_index) {
     const RowBlock block = this->blocks_.block_at(head, block_index);
@@ -225,7 +180,7 @@ class BlockWorker : private BlockSource<T> {
     for (Index col = cols.begin; col < cols.end; col += B::tile_cols) {
       // Masked tiles are not computed; folds of whole rows get them as -inf.
       const bool is_masked = this->blocks_.is_masked(block, col);
-      if (is_masked && !has_destination) continue;
+      if (is_masked && !has_destination<Fold>) continue;
       const Tile<T> tile = make_tile(block, col, std::min(B::tile_cols, cols.end - col));
       if (is_masked) {
         hide(tile);
@@ -282,9 +237,6 @@ class BlockWorker : private BlockSource<T> {
     for (Index i = 0; i < count; i += 64 / Index(sizeof(T))) simd::prefetch(keys + i);
   }
 
-  static constexpr bool has_destination =
-      requires(Fold& fold, const RowBlock& block) { fold.destination(block, Index{}); };
-
   static void hide(const Tile<T>& tile) {
     for (Index r = 0; r < tile.count; ++r) {
       std::fill_n(tile.row(r), tile.padded_cols(), -std::numeric_limits<T>::infinity());
@@ -292,7 +244,7 @@ class BlockWorker : private BlockSource<T> {
   }
 
   Tile<T> make_tile(const RowBlock& block, Index col, Index cols) {
-    if constexpr (has_destination) {
+    if constexpr (has_destination<Fold>) {
       const Index stride = round_up(block.col_end - block.col_begin, B::panel);
       return {fold_.destination(block, stride) + (col - block.col_begin), stride, block.count, col,
               cols};
@@ -331,7 +283,7 @@ static_assert(Blocking<float>::tile_rows == Blocking<double>::tile_rows);
 // How keys must be packed for folds of whole rows that take entries.
 template <class T>
 KeyLayouts whole_row_layouts(const LogitSource<T>& source, const Run& run) {
-  return detail::layouts_for(source, WholeRows<T>::block_rows(source), run);
+  return detail::layouts_for(source, WholeRows<T>::block_rows(source), true, run);
 }
 
 // Streams the logits of the heads whose keys are packed through folds made by make_fold(),
@@ -366,8 +318,10 @@ void stream_tiles(const LogitSource<T>& source, const Run& run, MakeFold&& make_
                   KeyExtras&& extras = {}) {
   source.validate();
   KeyLayouts layouts;
-  if constexpr (detail::takes_entries<decltype(make_fold()), T>) {
-    layouts = detail::layouts_for(source, detail::block_rows(source, make_fold), run);
+  using Fold = decltype(make_fold());
+  if constexpr (detail::takes_entries<Fold, T>) {
+    layouts = detail::layouts_for(source, detail::block_rows(source, make_fold),
+                                  detail::has_destination<Fold>, run);
   }
   // Few heads are packed at a time, so that memory stays O(one head), or 64 MiB if heads are small.
   const Index key_size = layouts.key_size<T>(source.k.cols) + extras.cols();
@@ -389,7 +343,7 @@ class LogitReader : private detail::BlockSource<T> {
  public:
   // The source and its packed keys must outlive this object.
   LogitReader(const LogitSource<T>& source, const PackedKeys<T>& keys)
-      : detail::BlockSource<T>(source, keys, Blocking<T>::tile_rows, false) {}
+      : detail::BlockSource<T>(source, keys, Blocking<T>::tile_rows, false, true) {}
 
   // Writes the logits of a block, for its columns; these begin at a whole panel. Rows lie `stride`
   // entries apart, with room for whole row groups and whole panels.

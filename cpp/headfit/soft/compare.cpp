@@ -20,7 +20,6 @@ class DistanceFold : public WholeRows<double> {
         reader_(std::make_unique<TargetRows<double>::Reader>(target)),
         rows_(rows),
         sink_(attention.sink(0)),
-        cols_(attention.k.rows),
         out_(out) {}
 
   // The target has nothing outside the entries.
@@ -32,18 +31,25 @@ class DistanceFold : public WholeRows<double> {
 
   void end(const RowBlock& block) {
     if (block.by_entries) return;
-    // The target's mask may differ from that of the attention, so its rows are read whole.
-    const RowBlock whole{0, block.first, block.count, 0, cols_};
-    const Index stride = round_up(cols_, Blocking<double>::panel);
-    double* a = weights_.ensure(round_up(block.count, Blocking<double>::row_group) * stride);
-    reader_->read(whole, rows_, a, stride);
+    // The target's mask may allow other columns than that of the attention.
+    RowBlock both{0, block.first, block.count, block.col_begin, block.col_end};
     for (Index r = 0; r < block.count; ++r) {
-      compare(block.first + r, Row(a + r * stride, cols_), row(r),
-              {block.col_begin, block.col_end});
+      const ColumnRange own = target_.columns(block.first + r);
+      if (own.begin >= own.end) continue;
+      both.col_begin = std::min(both.col_begin, own.begin / B::panel * B::panel);
+      both.col_end = std::max(both.col_end, own.end);
+    }
+    const Index cols = both.col_end - both.col_begin, stride = round_up(cols, B::panel);
+    double* a = weights_.ensure(round_up(block.count, B::row_group) * stride);
+    reader_->read(both, rows_, a, stride);
+    for (Index r = 0; r < block.count; ++r) {
+      compare(block.first + r, Row(a + r * stride, cols), row(r),
+              {block.col_begin - both.col_begin, block.col_end - both.col_begin});
     }
   }
 
  private:
+  using B = Blocking<double>;
   using Row = Eigen::Map<Eigen::Array<double, Eigen::Dynamic, 1>>;
 
   // Compares a row of logits x with a row of the target, `a`. The logits are those of the places
@@ -82,7 +88,6 @@ class DistanceFold : public WholeRows<double> {
   std::unique_ptr<TargetRows<double>::Reader> reader_;  // it cannot be moved
   std::span<const Index> rows_;
   double sink_;
-  Index cols_;
   SoftDistances& out_;
   Buffer<double> weights_;
   Eigen::Array<double, Eigen::Dynamic, 1> terms_;

@@ -74,6 +74,12 @@ void TargetRows<T>::measure_row(const MatrixView<Stored>& matrix, Index i) {
 }
 
 template <class T>
+ColumnRange TargetRows<T>::columns(Index row) const {
+  return target_.attention ? target_.attention->mask.columns(0, row, rows(), cols())
+                           : ColumnRange{0, cols()};
+}
+
+template <class T>
 bool TargetRows<T>::is_within(const Mask& mask) const {
   const Mask& own = target_.attention ? target_.attention->mask : target_.mask;
   if (!own.sparse_offsets || !mask.sparse_offsets) return false;

@@ -58,6 +58,8 @@ class TargetRows {
                                              : -std::numeric_limits<double>::infinity();
   }
 
+  // The columns outside which a row of the target is zero.
+  ColumnRange columns(Index row) const;
   // Whether the target has nothing outside the entries of a sparse mask.
   bool is_within(const Mask& mask) const;
   // Packs the keys of a target that is attention. Readers of whole blocks need them in panels, and

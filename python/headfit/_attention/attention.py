@@ -122,8 +122,9 @@ class Attention(Shown):
 
     Notes
     -----
-    Making one costs a check of the arguments; nothing of size n m is computed before a method
-    asks for it. What the methods compute takes O(n m d) time for each head.
+    Making one costs a check of the arguments; nothing of size n m is computed before a method asks
+    for it. What the methods compute takes O(n m d) time for each head, or O(d) for each entry where
+    a sparse mask leaves few.
 
     Examples
     --------

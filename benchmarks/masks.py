@@ -42,7 +42,10 @@ def blocks(n, k):
 
 
 def band_and_first(n, k):
-    """Return the first key of all and the others up to each position, as long contexts are read."""
+    """Return the first key of all and a window of the others, as long contexts are read.
+
+    The window ends at each position; the first rows take the next keys too.
+    """
     columns = np.clip(np.arange(n) - k + 2, 1, n - k + 1)[:, np.newaxis] + np.arange(k - 1)
     return csr(np.hstack([np.zeros((n, 1), columns.dtype), columns]))
 

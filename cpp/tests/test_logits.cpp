@@ -249,6 +249,29 @@ void check_entries() {
 TEST(few_entries_have_the_bits_of_tiles_float) { check_entries<float>(); }
 TEST(few_entries_have_the_bits_of_tiles_double) { check_entries<double>(); }
 
+// Of 120 keys of a band and the first key, late rows touch three or four tiles, which take less than
+// their entries do, but more if the tiles between them must be filled as well.
+TEST(whole_rows_take_entries_where_masked_tiles_lie_between) {
+  Numbers numbers(13);
+  Problem<float> p(1, 1, 2000, 2000, 8, numbers);
+  p.sparse_offsets = {0};
+  for (Index i = 0; i < 2000; ++i) {
+    p.sparse_columns.push_back(0);
+    for (Index j = std::max<Index>(1, i - 119); j <= i; ++j) {
+      p.sparse_columns.push_back(static_cast<Column>(j));
+    }
+    p.sparse_offsets.push_back(static_cast<Offset>(p.sparse_columns.size()));
+  }
+  p.mask.sparse_offsets = p.sparse_offsets.data();
+  p.mask.sparse_columns = p.sparse_columns.data();
+  const LogitSource<float> source = p.source();
+  const Index rows = WholeRows<float>::block_rows(source);
+  const KeyLayouts tiles = detail::layouts_for(source, rows, false, Run{1, {}});
+  CHECK(tiles.panels && !tiles.rows);
+  const KeyLayouts whole = whole_row_layouts(source, Run{1, {}});
+  CHECK(whole.panels && whole.rows);
+}
+
 template <class T>
 void check_rows() {
   Numbers numbers(12);

@@ -25,9 +25,9 @@ def band() -> np.ndarray:
 
 
 def band_and_first() -> np.ndarray:
-    """A narrow band and the first key, with masked tiles between them."""
+    """A band and the first key: folds of whole rows take entries in late rows, others tiles."""
     position = np.arange(N)[:, np.newaxis] + M - N
-    allowed = np.abs(position - np.arange(M)) < 5
+    allowed = np.abs(position - np.arange(M)) < 42
     allowed[:, 0] = True
     return allowed
 
@@ -244,6 +244,25 @@ def test_comparisons_are_those_of_the_dense_mask(mask: Callable[[], Any], option
         got = hf.compare(*pair, num_threads=2)
         np.testing.assert_allclose(got.row_kl, expected.row_kl, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(got.row_tv, expected.row_tv, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", [sp.csr_array, np.asarray])
+def test_comparisons_of_heads_that_attend_to_other_columns(form: Callable[[Any], Any]) -> None:
+    rng = np.random.default_rng(11)
+    q, k = rng.normal(size=(N, D)), rng.normal(size=(M, D))
+    late, nothing = np.roll(band(), 200, axis=1), band()
+    nothing[100:400] = False
+    some = [(band, {}), (lambda: late, {}), (lambda: nothing, {}), (uneven, {"key_lengths": 700})]
+    some = [hf.Attention(q, k, mask=form(mask()), **options) for mask, options in some]
+    windows = [hf.Attention(q, k, mask=("window", x)) for x in ((20, 0), (0, 400), (500, 0))]
+    for target in (*some, *windows):
+        for other in (*some, *windows):
+            p, s = target.matrix(), other.matrix()
+            got = hf.compare(target, other)
+            np.testing.assert_allclose(got.row_tv, np.abs(p - s).sum(axis=1) / 2, atol=1e-9)
+            ratio = np.divide(p, s, out=np.full_like(p, np.inf), where=s > 0)
+            kl = np.where(p > 0, p * np.log(np.where(p > 0, ratio, 1)), 0).sum(axis=1)
+            np.testing.assert_allclose(got.row_kl, kl, rtol=1e-7, atol=1e-9)
 
 
 def test_a_matrix_is_compared_within_the_entries_of_its_mask() -> None:

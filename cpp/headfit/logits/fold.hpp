@@ -6,8 +6,8 @@
 // exponentials (SumFold). The stream takes a fold with sums() for a SumFold, one with limits() for
 // a LimitFold, and every other one for a TileFold.
 //
-// Where a sparse mask leaves few entries in a block, the stream computes these one by one in place of
-// tiles, if the fold has
+// Where a sparse mask leaves few entries in a block, or few beside the columns that they span for folds
+// with `destination`, the stream computes these one by one in place of tiles, if the fold has
 //   void entries(const RowBlock& block, Index row, const Entries<T>& entries);
 // which is then all that it calls between begin and end, once for each row of the block
 // (block.by_entries says so). Entries come in the order of their columns, and may be overwritten. A
@@ -19,8 +19,10 @@
 // it they have Blocking<T>::tile_rows.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <concepts>
+#include <limits>
 
 #include "headfit/logits/microkernel.hpp"
 #include "headfit/logits/tile.hpp"
@@ -38,7 +40,7 @@ concept BlockFold = std::move_constructible<F> && requires(F& fold, const RowBlo
 //
 // With T* destination(const RowBlock&, Index stride) the tiles of a block lie side by side: it
 // returns the place for the rows of the block, `stride` entries apart, which must have room for
-// whole row groups.
+// whole row groups. Tiles in which a sparse mask has no entry are -inf there, without a call of tile().
 template <class F, class T>
 concept TileFold = BlockFold<F> && requires(F& fold, const RowBlock& block, const Tile<T>& tile) {
   fold.tile(block, tile);

@@ -76,7 +76,8 @@ struct Mask {
     return {begin, end};
   }
 
-  // The columns from the first to the last one that the range or the sparse matrix leaves.
+  // The columns of a row's range from the first to the last entry of its sparse row; none if that is
+  // empty.
   ColumnRange columns(Index head, Index row, Index rows, Index cols) const {
     const ColumnRange open = range(head, row, rows, cols);
     if (!sparse_offsets) return open;

@@ -6,9 +6,9 @@ namespace headfit::detail {
 namespace {
 
 // One entry takes about as long as so many places of a tile, and a masked tile of whole rows, which is
-// filled and read but not multiplied, as long as this share of one.
+// filled and read but not multiplied, as long as so many tenths of another tile.
 constexpr Index cells_per_entry = 5;
-constexpr double masked_tile_share = 0.3;
+constexpr Index tenths_of_masked_tile = 3;
 
 ColumnRange none(const RowBlock& block) { return {block.col_end, block.col_end}; }
 
@@ -49,7 +49,7 @@ void MaskedBlocks<T>::find_entries(RowBlock& block) {
     return source_.mask.sparse_row(source_.row_at(block.first + r));
   };
   Index entries = 0, tiles = 0;
-  const double masked_share = needs_whole_rows_ ? masked_tile_share : 0.0;
+  const Index tenths_of_masked = needs_whole_rows_ ? tenths_of_masked_tile : 0;
   for (Index r = 0; r < block.count; ++r) entries += static_cast<Index>(row(r).size());
   // Rows that pad the last row group are not counted, lest the last block differ from all others.
   const Index tile_size = B::tile_cols * block.count;
@@ -68,10 +68,9 @@ void MaskedBlocks<T>::find_entries(RowBlock& block) {
       next = std::min(*at++ + B::tile_cols - col % B::tile_cols, block.col_end);
       if (allowed_tiles_[tile]) continue;
       allowed_tiles_[tile] = true;
-      const auto masked = static_cast<double>(allowed_tiles_.size()) - static_cast<double>(++tiles);
-      const double cost = static_cast<double>(tiles) + masked_share * masked;
-      const bool are_few =
-          static_cast<double>(entries * cells_per_entry) < cost * static_cast<double>(tile_size);
+      const Index masked = static_cast<Index>(allowed_tiles_.size()) - ++tiles;
+      const Index tenths = 10 * tiles + tenths_of_masked * masked;
+      const bool are_few = 10 * cells_per_entry * entries < tenths * tile_size;
       block.by_entries = may_have_entries_ && are_few;
       if (block.by_entries) return;  // as soon as that is clear
     }

@@ -2,7 +2,6 @@
 // blocks of rows; for each block a fold (fold.hpp) sees the tiles of its logits from left to right.
 #pragma once
 
-#include <bit>
 #include <vector>
 
 #include "headfit/logits/fold.hpp"

@@ -32,19 +32,22 @@ class DistanceFold : public WholeRows<double> {
   void end(const RowBlock& block) {
     if (block.by_entries) return;
     // The target's mask may allow other columns than that of the attention.
-    RowBlock both{0, block.first, block.count, block.col_begin, block.col_end};
-    for (Index r = 0; r < block.count; ++r) {
-      const ColumnRange own = target_.columns(block.first + r);
-      if (own.begin >= own.end) continue;
-      both.col_begin = std::min(both.col_begin, own.begin / B::panel * B::panel);
-      both.col_end = std::max(both.col_end, own.end);
-    }
+    RowBlock both{0, block.first, block.count, target_.cols(), 0};
+    const auto include = [&](const ColumnRange& columns) {
+      if (columns.begin >= columns.end) return;
+      both.col_begin = std::min(both.col_begin, columns.begin / B::panel * B::panel);
+      both.col_end = std::max(both.col_end, columns.end);
+    };
+    include({block.col_begin, block.col_end});
+    for (Index r = 0; r < block.count; ++r) include(target_.columns(block.first + r));
+    both.col_begin = std::min(both.col_begin, both.col_end);
+    const Index first = std::max(block.col_begin, both.col_begin) - both.col_begin;
     const Index cols = both.col_end - both.col_begin, stride = round_up(cols, B::panel);
     double* a = weights_.ensure(round_up(block.count, B::row_group) * stride);
     reader_->read(both, rows_, a, stride);
     for (Index r = 0; r < block.count; ++r) {
       compare(block.first + r, Row(a + r * stride, cols), row(r),
-              {block.col_begin - both.col_begin, block.col_end - both.col_begin});
+              {first, first + block.col_end - block.col_begin});
     }
   }
 

@@ -273,8 +273,8 @@ def compare(
 
     Notes
     -----
-    O(n m (d + D)) time for head sizes d and D, and O((n + m)(d + D)) memory. Where both have few
-    entries in a sparse mask, these take the place of n m.
+    O(n m (d + D)) time for head sizes d and D, and O((n + m)(d + D)) memory. With sparse masks what
+    both span in some rows takes the place of n m, or few entries that hold the target's.
 
     Examples
     --------

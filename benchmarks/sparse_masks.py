@@ -1,7 +1,7 @@
 """Attention within sparse masks, against NumPy and SciPy, and PyTorch where it fits, in float32.
 
 python benchmarks/sparse_masks.py --quick
-python benchmarks/sparse_masks.py --threads 1       # half an hour
+python benchmarks/sparse_masks.py --threads 1       # forty minutes
 """
 
 from __future__ import annotations

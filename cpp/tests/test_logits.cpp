@@ -257,7 +257,8 @@ TEST(whole_rows_take_entries_where_masked_tiles_lie_between) {
   p.sparse_offsets = {0};
   for (Index i = 0; i < 2000; ++i) {
     p.sparse_columns.push_back(0);
-    for (Index j = std::max<Index>(1, i - 119); j <= i; ++j) {
+    const Index first = std::max<Index>(1, i - 119);
+    for (Index j = first; j < first + 120; ++j) {
       p.sparse_columns.push_back(static_cast<Column>(j));
     }
     p.sparse_offsets.push_back(static_cast<Offset>(p.sparse_columns.size()));

@@ -15,17 +15,17 @@ struct CertifyArguments {
   std::optional<Array<double>> k_error;
   Kernel kernel;
   bool mass;
-  Scans scans;
+  Passes passes;
 
   CertifyOptions view() const {
-    return {{span_of(q_error), span_of(k_error)}, kernel, mass, scans};
+    return {{span_of(q_error), span_of(k_error)}, kernel, mass, passes};
   }
 };
 
-Scans scans_named(const std::string& name) {
-  if (name == "both") return Scans::both;
-  if (name == "first") return Scans::first;
-  if (name == "in double") return Scans::in_double;
+Passes passes_named(const std::string& name) {
+  if (name == "both") return Passes::both;
+  if (name == "first") return Passes::first;
+  if (name == "in double") return Passes::in_double;
   throw InputError("scans must be both, first or in double; got ", name);
 }
 
@@ -106,7 +106,7 @@ void bind_certify(py::module_& m) {
                        const std::string& scans) {
     return CertifyArguments{vector_of<double>(q_error, "q_error"),
                             vector_of<double>(k_error, "k_error"), kernel, mass,
-                            scans_named(scans)};
+                            passes_named(scans)};
   }),
            py::kw_only(), py::arg("q_error") = py::none(), py::arg("k_error") = py::none(),
            py::arg("kernel") = Kernel{}, py::arg("mass") = false, py::arg("scans") = "both");

@@ -293,7 +293,7 @@ TEST(parts_of_the_rows_are_certified_alike) {
     }
     CHECK(part.q_norm == all.q_norm && part.k_norm == all.k_norm);
   };
-  options.scans = Scans::first;
+  options.passes = Passes::first;
   for (Index first = 0; first < n; first += row_granule) {
     std::vector<Index> rows(static_cast<std::size_t>(std::min(row_granule, n - first)));
     std::iota(rows.begin(), rows.end(), first);
@@ -301,7 +301,7 @@ TEST(parts_of_the_rows_are_certified_alike) {
   }
   CHECK(rounding_bound == all.rounding_bound);
   CHECK(static_cast<Index>(left.size()) == all.rescanned);
-  options.scans = Scans::in_double;
+  options.passes = Passes::in_double;
   check(left, true);
 }
 

@@ -114,14 +114,14 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
   products.softcap = 0;
   products.bias = {};
   const Scan<T> scan{target, products, source.bias, path, norms, tolerances, options, out};
-  if (options.scans != Scans::in_double) {
+  if (options.passes != Passes::in_double) {
     scan_rows(scan, products, run);
     for (Index place = 0; place < source.row_count(); ++place) {
       out.rounding_bound = std::max(out.rounding_bound, scan.radius(source.row_at(place)));
     }
   }
   if constexpr (!std::is_same_v<T, double>) {
-    if (options.scans != Scans::first) rescan_in_double(scan, run);
+    if (options.passes != Passes::first) rescan_in_double(scan, run);
   }
   if (target.n > 0) out.max_logit = out.largest_logit.maxCoeff();
   return out;

@@ -20,10 +20,10 @@ struct InputErrors {
   std::span<const double> k;
 };
 
-// Which scans are made: one in the type of the arrays, then one in double of the rows that are
+// Which passes are made: one in the type of the arrays, then one in double of the rows that are
 // still undecided. Where rows are split among machines, each scan is made on its own: first the
 // first one of all rows, then the second one of the undecided rows.
-enum class Scans { both, first, in_double };
+enum class Passes { both, first, in_double };
 
 // Which logits the certificate is about, and what it reports. By default these are the exact
 // products of the stored Q and K.
@@ -36,7 +36,7 @@ struct CertifyOptions {
   // Whether to compute total variation and stray mass too, which takes the exponential of every
   // logit.
   bool mass = false;
-  Scans scans = Scans::both;
+  Passes passes = Passes::both;
 };
 
 // What is found for each row. Leak and distortion are proved upper bounds. The total variation

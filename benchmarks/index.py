@@ -470,23 +470,27 @@ def main():
              "length": length, "num_threads": options.threads}  # fmt: skip
     wanted, smaller = ("exact", *(options.ways or ("",))), {}
     for dim, dtype in FORMATS:
-        for way, form, steps in (
-            ("index", "sum", options.effort), ("one product", "dot", options.effort),
-            ("KQ-SVD", "sum", 0), ("Loki", "sum", 0), ("compress", "sum", 0),
-        ):  # fmt: skip
+        start = None  # KQ-SVD, of which Loki and `compress` have other maps
+        for way in ("index", "one product", "KQ-SVD", "Loki", "compress"):
             name = f"{way}, d = {dim}, {dtype}"
             if not name.startswith(wanted):
                 continue
             begun = time.perf_counter()
-            found = hf.index(passages, dim=dim, dtype=dtype, form=form, effort=steps, **given)
+            if way in ("index", "one product"):
+                form = "sum" if way == "index" else "dot"
+                found = hf.index(passages, dim=dim, dtype=dtype, form=form, effort=options.effort,
+                                 **given)  # fmt: skip
+            else:
+                start = start or hf.index(passages, dim=dim, dtype=dtype, effort=0, **given)
+                found = start
             ways[name] = found.heads
             if way == "Loki":
-                ways[name] = loki(found, passages)
+                ways[name] = loki(start, passages)
             elif way == "compress":
                 if dim not in smaller:
                     smaller[dim] = hf.compress(passages, dim=dim, effort=options.effort,
                                                curve_dims=(), **given)  # fmt: skip
-                found, ways[name] = smaller[dim], compressed(found, smaller[dim])
+                found, ways[name] = smaller[dim], compressed(start, smaller[dim])
             print(f"{name}: {time.perf_counter() - begun:.1f} s; {found!r}", flush=True)
     ways = {name: way for name, way in ways.items() if name.startswith(wanted)}
     if options.layers:

@@ -502,6 +502,16 @@ def value_methods(model, pairs, options):
     return methods
 
 
+def fitted_caches(model, passages, pairs, options):
+    """Return the keys and the values of whole caches; keys of one size are fitted once."""
+    sizes = {size for size, _ in CACHES}
+    of_keys = {size: said(fitted_keys(model, passages, size, options), size) for size in sizes}
+    return [
+        (of_keys[size], said(fitted_values(pairs, of_values, options), of_values))
+        for size, of_values in CACHES
+    ]
+
+
 def cache_methods(model, passages, pairs, options):
     """Ways to store keys and values, by name and bytes of both."""
     frequencies = torch.tensor(ht.rotary_position(model)[1], dtype=torch.float32)
@@ -511,12 +521,8 @@ def cache_methods(model, passages, pairs, options):
         of_values = by_groups(bits, 32, False)
         changed = Changed(model, per_channel(bits, frequencies), of_values=of_values)
         methods[f"{bits} bits of keys and values (KIVI)", 2 * size] = changed
-    sizes = {size for size, _ in CACHES}
-    of_keys = {size: said(fitted_keys(model, passages, size, options), size) for size in sizes}
-    for size, of_values in CACHES:
-        keys = of_keys[size]
-        values = said(fitted_values(pairs, of_values, options), of_values)
-        name = f"keys in {size:.1f}, values in {of_values:.1f}"
+    for keys, values in fitted_caches(model, passages, pairs, options):
+        name = f"keys in {keys.bytes:.1f}, values in {values.bytes:.1f}"
         methods[name, keys.bytes + values.bytes] = Changed(model, found=keys, values=values)
     return methods
 
@@ -533,11 +539,7 @@ def read_methods(model, passages, pairs, options):
         methods[f"{bits} bits (transformers, quanto)", size] = Read(
             model, lambda bits=bits: QuantizedCache("quanto", model.config, nbits=bits)
         )
-    sizes = {size for size, _ in CACHES}
-    of_keys = {size: said(fitted_keys(model, passages, size, options), size) for size in sizes}
-    for size, of_values in CACHES:
-        keys = of_keys[size]
-        values = said(fitted_values(pairs, of_values, options), of_values)
+    for keys, values in fitted_caches(model, passages, pairs, options):
         methods["SmallCache", keys.bytes + values.bytes] = Read(
             model, lambda keys=keys, values=values: ht.SmallCache(model, keys, values=values)
         )

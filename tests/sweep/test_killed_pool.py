@@ -26,7 +26,9 @@ MANY = 10**9
 # workers instead: the server of multiprocessing's start method "forkserver". Each child uses the
 # server that its parent started. It must not check whether the server still runs, since only the
 # parent of a process can wait for it: `ensure_running` does nothing in the children. A server ends
-# if its client is killed between the connection and the request, so each child may get a new one.
+# if its client is killed between the connection and the request. It serves one request after the
+# other, so one that has served a process after the kill stays; otherwise the next child gets a new
+# server.
 FORKER = """
 import multiprocessing, os, signal, sys, time
 from multiprocessing import forkserver
@@ -36,12 +38,23 @@ import headfit as hf, swept
 def begun():
     return len(Path({log!r}).read_text().split()) if Path({log!r}).exists() else 0
 
+def serve():
+    while True:
+        forkserver.ensure_running()
+        probe = context.Process(target=int)
+        try:
+            probe.start()
+        except (OSError, EOFError):  # the server is ending
+            time.sleep(0.01)
+        else:
+            return probe.join()
+
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["headfit", "headfit.sweep", "swept"])
 points = hf.sweep.grid(x=range({points}), log={log!r}, gate={gate!r})
 for line in sys.stdin:
     wanted, delay = line.split()
-    forkserver.ensure_running()
+    serve()
     child = os.fork()
     if not child:
         forkserver._forkserver.ensure_running = lambda: None

@@ -36,6 +36,21 @@ def test_seconds_of_a_head_are_its_own() -> None:
         assert 0 < sum(one.seconds for one in found.heads.values()) <= found.seconds
 
 
+def test_a_callback_gets_the_name_and_ends_the_descent_of_a_head() -> None:
+    seen: list[tuple[Any, int]] = []
+
+    def stop(name: Any, step: int, kl: float) -> bool:
+        assert kl >= 0
+        seen.append((name, step))
+        return name != "b"
+
+    found = hf.compress(HEADS, dim=3, effort=2, callback=stop)
+    assert list(dict.fromkeys(name for name, _ in seen)) == list(HEADS)
+    assert [step for name, step in seen if name == "b"] == [0]
+    ends = {name: one.settings["descents"][3]["status"] for name, one in found.heads.items()}
+    assert ends == {("a", 0): "step limit", ("a", 1): "step limit", "b": "stopped"}
+
+
 def test_a_total_variation_for_all() -> None:
     found = hf.compress(dict(enumerate(HEADS.values())), tv=0.1)
     assert list(found.heads) == [0, 1, 2]

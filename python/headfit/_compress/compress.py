@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, Unpack, overload
 
 import numpy as np
@@ -148,6 +148,7 @@ class Sizes:
             for name, maps in {**of_size.candidates, "taken": of_size.maps}.items():
                 if not name.startswith(SMALLER):
                     curves.setdefault(name, {})[d] = self._judged(maps, parts.held_out)
+        reports = {d: self.tried[d].report for d in sorted(self.tried)}
         return Compressed(
             **self._stored(size.maps)._asdict(),
             dim=dim,
@@ -164,12 +165,7 @@ class Sizes:
             curves={name: TvCurve.of(curve) for name, curve in curves.items()},
             **vars(parts),
             seconds=self.seconds + time.perf_counter() - begun,
-            settings={
-                "dim": dim,
-                "tv": tv,
-                "effort": self.running.effort,
-                "descents": {d: self.tried[d].report for d in sorted(self.tried)},
-            },
+            settings={"dim": dim, "tv": tv, "effort": self.running.effort, "descents": reports},
         )
 
 
@@ -263,10 +259,10 @@ def compress(
     time_limit : float, optional
         Seconds, of all heads; checked after every step of a descent, and before a size is fitted.
     callback : callable, optional
-        Called before every step of a descent with (step, mean KL); returning False ends it.
+        Called before every step of a descent with (step, mean KL), of a mapping with the name of
+        the head before them; returning False ends the descent.
     rng : seed or Generator, default 0
-        Which passages are held out, and which choose: the same for heads with as many passages; and
-        to where they are moved.
+        For the division of the passages, the same for heads with as many, and for their moves.
     num_threads : int, optional
         The result does not depend on it, as long as no time limit ends the search.
 
@@ -301,9 +297,8 @@ def compress(
     at four random positions up to `length`. To store keys in fewer bytes, `compress_keys` acts
     before them.
 
-    The rows of a single passage of at least 8, without a mask or with "causal" and without a bias
-    or missing keys, are cut into eight. What is held out are other rows then, about keys that have
-    been seen: several passages say more.
+    The rows of a single passage of at least 8, with no mask but "causal", no bias and no missing
+    keys, are cut into eight. Those held out see the same keys then: several passages say more.
 
     Several heads are fitted one after the other, each by all threads. A step costs O(n m (D + d))
     time for each passage wherever it stands; few entries in a sparse mask take the place of n m.
@@ -345,7 +340,9 @@ def compress(
         return head
 
     heads = of_each(passages, "head", checked, str)
-    for head in heads.values():
+    for name, head in heads.items():
+        if several and callback:
+            head.running = replace(running, callback=partial(callback, name))
         head.search(bound)
     results = {name: head.result(bound) for name, head in heads.items()}
     return CompressedHeads(results, time.perf_counter() - begun) if several else results[None]

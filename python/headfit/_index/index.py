@@ -245,8 +245,9 @@ def index(
 def _judged(result: Index, group: Group, starts: Mapping[str, Any], threads: int) -> Index:
     """Judge an index and the closed forms on the held-out passages, or on the only one."""
     passages = group.part(group.parts.judging)
-    others = {}
-    for name, maps in starts.items():
-        p_q, p_k = split(maps, group.heads, group.key_heads)
-        others[name] = replace(result, P_q=p_q, P_k=p_k).judge(passages, num_threads=threads)
+    others = {
+        name: replace(result, P_q=p_q, P_k=p_k).judge(passages, num_threads=threads)
+        for name, maps in starts.items()
+        for p_q, p_k in [split(maps, group.heads, group.key_heads)]
+    }
     return replace(result, quality=result.judge(passages, num_threads=threads), others=others)

@@ -1,7 +1,6 @@
 """Descents to the head of a given size whose attention is closest to a dense one in KL divergence.
 
-What they come close to is the attention of one head, or a matrix. They begin at the truncated SVD
-of its logits, or at a start that is given.
+What they come close to is the attention of one head, or a matrix.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from headfit._fit.method import doubled, tried
 from headfit._fit.result import Trial
 from headfit.errors import NonFiniteError
 
-# The most steps, and the relative decrease of the loss over ten steps below which the descent
-# ends.
+# The most steps, and the least relative decrease of the loss over ten steps.
 EFFORTS = {"low": 100, "medium": 500, "high": 5000}
 TOO_LITTLE = {"low": 1e-2, "medium": 1e-3, "high": 1e-5}
 # The mean KL divergence of a row, in nats, below which rounding in float32 dominates. The mean
@@ -44,7 +42,7 @@ FLOOR = 1e-6
 # Columns that a start lacks are filled with noise of this size, relative to the others.
 PADDING = 1e-2
 
-Callback = Callable[[int, float], Any]
+Callback = Callable[..., Any]
 
 
 class SizeKeywords(TypedDict, total=False):

@@ -1,6 +1,7 @@
 """Maps that make a head smaller for every input."""
 
 import warnings
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,14 @@ def test_reported_distances_are_those_of_the_stored_maps(dtype: str, heads: int)
         (result.kl, kl.mean()),
     ):
         assert found == pytest.approx(expected, rel=1e-5)
+    assert list(result.closed_forms) == ["kq-svd", "centred", "attended"]
+    for name, (p_q, p_k) in result.closed_forms.items():
+        closed = replace(result, P_q=p_q, P_k=p_k)
+        tv, kl = distances(closed, given, result.held_out, mask="causal")
+        curve = result.curves[name]
+        assert curve.tv_mean == pytest.approx([tv.mean()], rel=1e-5)
+        assert curve.kl_mean == pytest.approx([kl.mean()], rel=1e-5)
+    assert "closed_forms" not in result.to_dict()
 
 
 def test_parts_are_disjoint_and_as_large_as_asked() -> None:

@@ -141,8 +141,7 @@ class Sizes:
 
     def result(self, tv: float | None) -> Compressed:
         """Read the held-out passages, and return the maps with curves of all sizes."""
-        begun, dim = time.perf_counter(), self.dim
-        parts, size = self.parts, self.tried[dim]
+        begun, dim, parts, size = time.perf_counter(), self.dim, self.parts, self.tried[self.dim]
         curves: dict[str, dict[int, Closeness]] = {}
         for d, of_size in sorted(self.tried.items()):
             for name, maps in {**of_size.candidates, "taken": of_size.maps}.items():
@@ -163,6 +162,7 @@ class Sizes:
             reached=tv is None or size.judged.tv_mean <= tv,
             stopped=self.stopped,
             curves={name: TvCurve.of(curve) for name, curve in curves.items()},
+            closed_forms={name: self._stored(x)[:2] for name, x in self.family.closed(dim).items()},
             **vars(parts),
             seconds=self.seconds + time.perf_counter() - begun,
             settings={"dim": dim, "tv": tv, "effort": self.running.effort, "descents": reports},

@@ -69,6 +69,8 @@ class Compressed(FromPassages, Result):
         name of the maps: "kq-svd", "centred" and "attended", the closed forms; "descent", the maps
         descended from them (at size D those that change nothing); "taken", what is taken at this
         size.
+    closed_forms : mapping of str to (P_q, P_k)
+        The maps "kq-svd", "centred" and "attended" of this size, in the dtype of the result.
     calibration, validation, held_out : ndarray of int
         Which passages, or eighths of a single one, the maps were fitted to, chosen by, and judged
         on.
@@ -95,6 +97,7 @@ class Compressed(FromPassages, Result):
     reached: bool
     stopped: str
     curves: Mapping[str, TvCurve]
+    closed_forms: Mapping[str, tuple[FloatArray, FloatArray]]
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -214,8 +217,8 @@ class Compressed(FromPassages, Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""
-        figures = {**vars(self), "overfits": self.overfits}
-        return plain_dict({name: x for name, x in figures.items() if name not in ("P_q", "P_k")})
+        kept = {k: x for k, x in vars(self).items() if k not in ("P_q", "P_k", "closed_forms")}
+        return plain_dict({**kept, "overfits": self.overfits})
 
     def _facts(self) -> dict[str, str]:
         size = f"size {self.original_dim} -> {self.dim}, {self.dtype}"

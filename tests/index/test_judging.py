@@ -21,7 +21,9 @@ KEYS, WINDOW, FIRST = 12, 4, 2
 SETTINGS: dict[str, Any] = {
     "dim": 3, "keys": KEYS, "window": WINDOW, "first": FIRST, "effort": 8, "num_threads": 1
 }  # fmt: skip
-AGGREGATED = ("share_mean", "share_05", "share_01", "share_worst", "gain")
+AGGREGATED = (
+    "share_mean", "share_05", "share_01", "share_worst", "gain", "recall", "heaviest", "kl"
+)  # fmt: skip
 
 
 @lru_cache

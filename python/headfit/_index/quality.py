@@ -12,7 +12,7 @@ from headfit._base.display import Figures, Pictured, Shown, plain_dict, text_tab
 from headfit._compress.maps import PARTS, by_eighths
 from headfit._index.formats import key_bytes
 
-FIGURES = ("share_mean", "share_05", "share_01", "share_worst", "gain")
+FIGURES = ("share_mean", "share_05", "share_01", "share_worst", "gain", "recall", "heaviest", "kl")
 COLUMNS = ("dtype", "dim", "keys", "way", "bytes", *FIGURES)
 
 

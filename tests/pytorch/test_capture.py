@@ -298,6 +298,44 @@ def test_induction_with_a_cache_of_fixed_size(backend):
     assert not np.isnan(tables).any()
 
 
+@pytest.mark.parametrize("parts", [[(0, 12)], [(0, 5), (5, 12)], [(0, 2), (2, 11), (11, 12)]])
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("size", [None, 40])
+def test_a_mask_may_have_columns_for_later_tokens(size, backend, parts):
+    model, x = model_of("llama", backend), torch.arange(1, 25).reshape(2, 12)
+    mask = torch.ones_like(x)
+    mask[0, :3] = 0
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    tables, logits = [], []
+    for ahead in (0, 28):
+        cache = transformers.DynamicCache(config=model.config)
+        if size:
+            cache = transformers.StaticCache(config=model.config, max_cache_len=size)
+        with torch.no_grad(), hf.torch.capture(model) as heads:
+            for begin, end in parts:
+                known = torch.nn.functional.pad(mask, (0, ahead))[:, : end + ahead]
+                given = {"position_ids": positions[:, begin:end], "cache": cache}
+                logits.append(model(x[:, begin:end], attention_mask=known, **given).logits[1])
+        tables.append(heads.table().numbers)
+    torch.testing.assert_close(logits[: len(parts)], logits[len(parts) :])
+    for name, column in tables[0].items():
+        np.testing.assert_array_equal(tables[1][name], column, err_msg=name)
+
+
+def test_an_attention_that_is_no_part_of_a_model():
+    config = transformers.LlamaConfig(**GROUPED)
+    layer = transformers.models.llama.modeling_llama.LlamaAttention(config, 0).eval()
+    assert config._attn_implementation is None
+    layer.scaling = 0.2  # not that of its size
+    x, n = torch.randn(2, N, 32), torch.arange(N)
+    turns = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)(x, n[None])
+    mask = torch.zeros(2, 1, N, N).masked_fill(n > n[:, None], -torch.inf)
+    with torch.no_grad(), hf.torch.capture(layer, check=True) as heads:
+        layer(x, position_embeddings=turns, attention_mask=mask)
+    assert heads["model", 0].scale == 0.2
+    assert not np.triu(heads["model", :].matrix(), 1).any()
+
+
 def diagonal_of(heads, layer):
     """Return the mean weight of each query's own key, if the last key seen is the last query's."""
     total = []

@@ -251,6 +251,36 @@ def test_copies_and_gradients(small):
     assert pickle.loads(pickle.dumps(model)) is not None
 
 
+@pytest.mark.parametrize("ids", [[0, 1, 2, 0, 0], [0, 1, 2, 1, 1], [0, 1, 2, 0, 1, 2]])
+def test_padding_on_the_right_is_refused(made, ids):
+    cache = ht.SmallCache(made[0], made[1][("bytes", 6),])
+    with pytest.raises(InputError, match="must rise by one"):
+        run(made[0], tokens(1, len(ids)), cache, position_ids=torch.tensor([ids]))
+
+
+def test_a_layer_without_positions_beside_sliding_windows():
+    torch.manual_seed(0)
+    config = transformers.Cohere2Config(
+        vocab_size=50, hidden_size=32, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=32, sliding_window=8, pad_token_id=0
+    )  # fmt: skip
+    model, x = transformers.Cohere2ForCausalLM(config).eval(), tokens(4, 20)
+    with ht.capture(model, statistics=False) as heads:
+        heads.run([{"input_ids": x}])
+    layers = {
+        name: passages
+        for name, passages in heads.layer_passages().items()
+        if name == "model.layers.3.self_attn"
+    }
+    found = hf.compress_keys(layers, rank=16, effort=0)
+    cache = ht.SmallCache(model, found)
+    np.testing.assert_allclose(run(model, x, cache), run(model, x, None), atol=1e-3)
+    keys = [a.K for a in layers["model.layers.3.self_attn"]]
+    np.testing.assert_allclose(cache.layers[3].read(), keys, atol=1e-2)
+    turned = hf.compress_keys(layers, rank=16, effort=0, rotated=ht.rotary_position(model))
+    assert ht.SmallCache(model, turned).layers[3].found["keys"].position
+
+
 def test_what_is_refused(made):
     model, found = made
     of_bits = found[("bytes", 6),]

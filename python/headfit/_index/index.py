@@ -69,7 +69,7 @@ def index(
         ``heads.passages()`` of a capture for its key heads, ``heads.layer_passages()`` for its
         layers. Masks and sinks are those of each `Attention`.
     dim : int, optional
-        The numbers d of a key. 8, or all of a smaller key, where neither `dim` nor `mass` is given.
+        The numbers d of a key: 16, or all of a smaller one, without `dim` and `mass`.
     mass : float in (0, 1), optional
         In place of `dim`: the smallest of some sizes with which the keys found have this share of
         the attention that the best keys have, in the mean over rows of the passages that choose. A
@@ -194,7 +194,7 @@ def index(
 
     # The last size is tried where no smaller one suffices.
     sizes = (*SIZES, max(group.width for group in groups.values()))
-    tried = [(x, dtype) for x in ((8 if dim is None else int(dim),) if bound is None else sizes)]
+    tried = [(x, dtype) for x in ((16 if dim is None else int(dim),) if bound is None else sizes)]
     found: dict[Any, Index] = {}
     curves: dict[Any, dict[tuple[int, str, int], Index]] = {name: {} for name in groups}
     for size, kind in dict.fromkeys([*tried, *(at[:2] for at in places)]):

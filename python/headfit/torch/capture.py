@@ -261,15 +261,12 @@ class Recorder(Running):
         return call
 
     def _padding(self, seen: ObservedCall, batch: int, n: int) -> tuple[Bools | None, Any]:
-        """Return which queries are no padding, and their tokens, from the model's arguments.
-
-        Of a layer that says itself which queries are padding the tokens are not known.
-        """
+        """Return which queries are no padding, and their tokens where a model's arguments say."""
         if seen.rows is not None:
             return seen.rows.detach().cpu().numpy(), None
         frames = [frame for frame in reversed(self.here.frames) if frame.arguments]
-        every_ids = [frame.arguments.get("input_ids") for frame in frames]
-        fitting = (x for x in every_ids if isinstance(x, torch.Tensor) and x.shape == (batch, n))
+        every = (frame.arguments.get("input_ids") for frame in frames)
+        fitting = (x for x in every if isinstance(x, torch.Tensor) and x.shape == (batch, n))
         tokens = next((x.detach().cpu().numpy() for x in fitting), None)
         for frame in frames:
             mask = frame.arguments.get("attention_mask")
@@ -281,7 +278,10 @@ class Recorder(Running):
             if isinstance(mask, torch.Tensor) and mask.dim() == 2:
                 # One for other tokens, such as the samples of audio, says nothing of these.
                 given = (x for x in frame.arguments.values() if isinstance(x, torch.Tensor))
-                last = mask[:, -n:].detach().cpu().numpy() != 0
+                cache = frame.arguments.get("cache") or frame.arguments.get("past_key_values")
+                # Columns beyond what the cache holds are of tokens that come in later calls.
+                count = int(getattr(cache, "get_seq_length", int)()) or mask.shape[1]
+                last = mask[:, :count][:, -n:].detach().cpu().numpy() != 0
                 fits = last.shape == (batch, n) and last.shape in (x.shape[:2] for x in given)
                 return (last if fits else None), tokens
         return None, tokens

@@ -18,10 +18,7 @@ from headfit.errors import CaptureError, InputError
 
 @dataclass
 class Frame:
-    """A module of the model that is running.
-
-    It has arguments by name if its padding mask is that of the attentions in it.
-    """
+    """A running module, with arguments by name if its padding mask is that of its attentions."""
 
     module: Any
     arguments: dict[str, Any]
@@ -176,7 +173,8 @@ def _watched(look_up: Any) -> Any:
         function = look_up(self, implementation, *default)
         for running in () if getattr(function, "func", None) is _attend else _watching:
             if not running.here.inside:
-                function = partial(_attend, running, implementation, function)
+                # Without an implementation, as in a module of no model, it is the default.
+                function = partial(_attend, running, implementation or "eager", function)
         return function
 
     return found

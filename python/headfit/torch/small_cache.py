@@ -82,9 +82,9 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
         super().__init__(config=model.config)
         config, noted = model.config.get_text_config(decoder=True), Positions()
         modules, of_layers = dict(model.named_modules()), dict[int, dict[str, Latents]]()
-        values = {} if values is None else values
-        both = ("found", found, CompressedKeys), ("values", values, CompressedValues)
-        for part, given, kind in both:
+        hybrid = "sliding_attention" in (getattr(config, "layer_types", None) or ())
+        both: Any = (found, CompressedKeys), ({} if values is None else values, CompressedValues)
+        for part, (given, kind) in zip(("found", "values"), both, strict=True):
             layers = getattr(given, "layers", given)
             if not isinstance(layers, Mapping):
                 raise InputError(f"{part} must be a mapping of layers; got {type(given).__name__}")
@@ -102,7 +102,9 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
                     )
                 heads = getattr(config, "num_key_value_heads", own.key_heads)
                 turns = own.position or ("", ())
-                of_model = position if getattr(modules[name], "use_rope", True) else ("", ())
+                # Beside layers of sliding windows others may have no positions, and say nothing.
+                turned = getattr(modules[name], "use_rope", own.position or not hybrid)
+                of_model = position if turned else ("", ())
                 alike = turns[0] == of_model[0] and len(turns[1]) == len(of_model[1])
                 if part == "found" and not (alike and np.allclose(turns[1], of_model[1], 1e-6, 0)):
                     raise InputError(
@@ -138,8 +140,7 @@ class Positions(threading.local):
             return None
         of = count, starts.device, starts.tolist()
         if of != self._last[0]:
-            places = torch.arange(count, device=starts.device) - starts[:, None]
-            self._last = of, packing.table(places)
+            self._last = of, packing.table(torch.arange(count).to(starts) - starts[:, None])
         return self._last[1][:, first:]
 
     def __deepcopy__(self, _memo: Any) -> Self:
@@ -203,9 +204,8 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
         starts = None if still else self._starts_with(before, key_states)
         for part, states in (("keys", key_states), ("values", value_states)):
             if packing := self.packings.get(part):
-                end = before + states.shape[-2]
                 with torch.no_grad():
-                    table = self._noted.table(packing, starts, end, before)
+                    table = self._noted.table(packing, starts, before + states.shape[-2], before)
                     states = packing.pack(states.float(), table)[:, None]
             setattr(self, part, torch.cat([getattr(self, part), states], dim=-2))
         self.starts = starts
@@ -221,14 +221,14 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
             )
         positions = positions.to(self.keys.device).expand(batch, count)
         starts = before + count - 1 - positions[:, -1]
-        if count > 1:  # some give padding the position 1
-            starts = starts.masked_fill((positions == 1).all(dim=1), before + count)
+        # Some give padding the position 1.
+        starts = starts.masked_fill((positions == 1).all(dim=1) & (count > 1), before + count)
         rising = torch.arange(before, before + count, device=starts.device) - starts[:, None]
         known = self.starts if before else starts
-        # A last token of position 0 may prove to be padding, as those before it.
-        after_padding = (known >= before - 1) & (starts >= before)
         wrong = ((rising >= 0) & (positions != rising)).any(dim=1)
-        if (wrong | (starts != known) & ~after_padding).any():
+        wrong |= ((rising[:, 1:] < 0) & (positions.diff() > 0)).any(dim=1)  # padding on the right
+        # A last token of position 0 may prove to be padding, as those before it.
+        if (wrong | (starts != known) & ~((known >= before - 1) & (starts >= before))).any():
             raise InputError("positions must rise by one from token to token within the cache")
         return starts
 

@@ -392,6 +392,8 @@ TEST(bits_go_where_they_lower_the_error_most) {
     }
   }
   CHECK(spend_bits(variances, 1, 2, 8).empty());
+  variances << 100, 40, 1e-14, 1e-15, 1e-30, 0;  // of three tokens, and what rounding leaves
+  CHECK(spend_bits(variances, 100, 2, 8) == std::vector({8, 8}));
 }
 
 TEST(descent_lowers_the_loss_and_repeats_itself) {

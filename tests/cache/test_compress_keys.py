@@ -101,7 +101,7 @@ def test_reported_distances_are_those_of_what_is_read(sizes: Any, dtype: str) ->
     ("sizes", "bytes_of_token"),
     [
         ({"bytes": 5}, 10),
-        ({"bytes": 100}, 2 + WIDTH),
+        ({"bytes": 100}, 2 + 12),  # as many as keys come from
         ({"rank": 4, "bits": 4}, 2 + 2),
         ({"rank": 5, "bits": 3}, 2 + 2),
         ({"rank": 1, "bits": 1}, 1 + 2),
@@ -242,6 +242,31 @@ def test_padding_has_no_part_in_what_is_found(padding: str) -> None:
     nothing = [(q, k) for q, k in passages(3)]
     empty = compressed(nothing, {"key_lengths": 0}, bytes=5, effort=2)
     assert np.isfinite(empty.encode).all()
+
+
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("effort", [0, 5])
+def test_few_tokens_leave_nothing_to_rounding_errors(count: int, effort: int) -> None:
+    rng = np.random.default_rng(0)
+    given = [(rng.normal(size=(2, 20, 64)), rng.normal(size=(2, 20, 64))) for _ in range(count)]
+    other = rng.normal(size=(2, 50, 64))
+    found = hf.compress_keys({"it": given}, bytes=40, effort=effort)["it"]
+    assert len(found.bits) < 20 * count
+    assert np.abs(found.encode).max() < 100
+    assert np.linalg.norm(found.read(found.store(other))) < 1.5 * np.linalg.norm(other)
+    layer = [(hf.Attention(q, k), k) for q, k in given]
+    values = hf.compress_values({"it": layer}, bytes=40)["it"]
+    assert np.linalg.norm(values.read(values.store(other))) < 1.5 * np.linalg.norm(other)
+
+
+def test_rows_that_attend_to_nothing_do_not_count() -> None:
+    seen = np.tri(30, dtype=bool) & (np.arange(30) % 3 > 0)[:, None]
+    rows = [(q[:, :30], k[:, :30]) for q, k in passages()]
+    some = compressed(rows, {"mask": seen, "position": None}, bytes=5, effort=0, held_out=0.1)
+    alone = [(q[:, seen.any(axis=1)], k) for q, k in rows]
+    mask = seen[seen.any(axis=1)]
+    cut = compressed(alone, {"mask": mask, "position": None}, bytes=5, effort=0, held_out=0.1)
+    assert some.validation_kl == pytest.approx(cut.validation_kl, rel=1e-5)
 
 
 def test_keys_that_do_not_vary() -> None:

@@ -46,6 +46,17 @@ def compressed(given: Any = None, options: Any = None, **settings: Any) -> Any:
     return hf.compress_values({"it": layer}, **{"num_threads": 2, **settings})["it"]
 
 
+@pytest.mark.parametrize("size", [0.0, 1e4])
+def test_padding_has_no_part_in_what_is_found(size: float) -> None:
+    n = 25
+    cut = compressed([(q, k[:, :n], v[:, :n]) for q, k, v in passages()], {"mask": None})
+    longer = [(q, k, np.hstack([v[:, :n], 0 * v[:, n:] + size])) for q, k, v in passages()]
+    found = compressed(longer, {"mask": None, "key_lengths": n})
+    np.testing.assert_array_equal(found.bits, cut.bits)
+    np.testing.assert_allclose(found.mean, cut.mean, rtol=1e-3, atol=1e-3)
+    assert found.error == pytest.approx(cut.error, rel=1e-3)
+
+
 def attention(q: Any, k: Any, allowed: Any = None, sinks: Any = None, softcap: Any = None) -> Any:
     """The weights of all query heads, by definition, in float64."""
     k = np.repeat(np.asarray(k, float), HEADS // KEY_HEADS, axis=0)

@@ -84,6 +84,7 @@ class LatentDescent {
       const std::vector<Index>& rows = samples_.even(options_.validated_rows, loss_.rows(p));
       sum += loss_.evaluate(maps, format_, {p, rows}, nullptr, work_);
     }
+    sum = sum < 0 ? 0 : sum;  // by rounding, where nothing is lost; NaN stays
     return sum / static_cast<double>(loss_.passages() - first_choosing_);
   }
 

@@ -72,8 +72,11 @@ double KeyLoss::evaluate(const LatentMaps& maps, const LatentFormat& format,
   format.round(work.stored, maps.decode.rowwise().squaredNorm(), work.steps);
   multiply<float>(work.stored, maps.decode, work.read);
   work.read.rowwise() += mean;
-  const auto count =
-      static_cast<double>(part.rows.size()) * static_cast<double>(passage.queries.q.count);
+  double count = 0;  // of the rows that attend to anything
+  for (const auto& target : passage.targets) {
+    for (const Index row : part.rows) count += target->attends(row) ? 1 : 0;
+  }
+  count = std::max(count, 1.0);
   const double divergence = diverge(passage, part.rows, gradient != nullptr, work);
   if (!gradient) return divergence / count;
   work.by_read *= static_cast<float>(passage.queries.scale / count);

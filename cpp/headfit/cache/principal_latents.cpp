@@ -37,10 +37,13 @@ std::vector<int> spend_bits(const Vector<double>& variances, Index bits, int lea
       return gain != other.gain ? gain < other.gain : latent > other.latent;
     }
   };
+  // Components below this share of the first one are rounding errors where tokens are few or numbers
+  // repeat: bits for them would need maps so large that other tokens are read as noise.
+  constexpr double rounding = 1e-10;
   std::vector<int> spent(static_cast<std::size_t>(variances.size()), 0);
   std::priority_queue<Offer> offers;
   const auto offer = [&](Index i, int from, int to) {
-    if (to > most || !(variances[i] > 0)) return;
+    if (to > most || !(variances[i] > rounding * variances[0])) return;
     const double gain = variances[i] * (normal_error(from) - normal_error(to));
     offers.push({gain / (to - from), i, to});
   };

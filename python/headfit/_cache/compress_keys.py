@@ -64,7 +64,7 @@ def compress_keys(
     bytes : float, optional
         What a token may take for each key head, with all that is stored for it; keys in 16 bits
         take 2 D. The bits go where the keys vary, 8 for a latent at most: near that more bytes
-        gain nothing. 0.275 D where none of `bytes`, `rank` and `bits` is given.
+        gain nothing. Without `bytes`, `rank` and `bits` 0.275 D, and 3 for a token at least.
     rank, bits : int, optional
         In place of `bytes`: the number of latents of a layer, and the bits of each, from 1 to 8.
         Without `bits` latents are stored in float16; without `rank` there are as many as numbers

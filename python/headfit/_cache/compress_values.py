@@ -10,6 +10,7 @@ import numpy as np
 
 from headfit import _core
 from headfit._attention.attention import HeadLike
+from headfit._attention.heads import existing_keys
 from headfit._base.arguments import seed_from, shown, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
@@ -110,12 +111,12 @@ def compress_values(
         passages, values = _checked(own, shares, seed)
         heads, dim = math.prod(values[0].shape[:-2]), values[0].shape[-1]
         options = latent_options(heads, dim, SHARE, bytes, rank, bits, seed=seed, steps=0, rows=0)
-        parts, cores = passages.parts, [attention.core for attention in passages.attentions]
+        parts, fitted = passages.parts, passages.part(passages.parts.calibration)
         # A floor for tokens beside one that nearly all attention is on. Where no row attends to
-        # anything, all tokens count alike.
+        # anything, all tokens but padding count alike.
         weights = [
-            mass + 0.001 * mass.mean() + 1e-200
-            for mass in (_core.squared_mass(cores[i], threads).sum(0) for i in parts.calibration)
+            (mass + 0.001 * mass.mean() + 1e-200) * existing_keys(a)
+            for a, mass in ((a, _core.squared_mass(a.core, threads).sum(0)) for a in fitted)
         ]
         of_values = spectrum([side_by_side(values[i]) for i in parts.calibration], weights)
         each, (encode, decode, mean) = _core.principal_latents(of_values, options)
@@ -159,9 +160,8 @@ def _judged(result: CompressedValues, passages: Any, threads: int) -> Compressed
         read = result.read(result.store(v)).reshape(v.shape)
         low, high = v.min(axis=-1, keepdims=True), v.max(axis=-1, keepdims=True)
         step = np.where(high > low, high - low, 1) / 15
-        in_4_bits = low + np.round((v - low) / step) * step
         # Attention is linear in values: one pass for the output and for both errors.
-        of_each = np.concatenate([v, read - v, in_4_bits - v], axis=-1)
+        of_each = np.concatenate([v, read - v, low + np.round((v - low) / step) * step - v], -1)
         outputs = attention.apply(of_each, num_threads=threads)
         sums += np.square(outputs.reshape(-1, 3, v.shape[-1]), dtype=np.float64).sum(axis=(0, 2))
     errors = np.sqrt(sums[1:] / (sums[0] or 1.0)).tolist()

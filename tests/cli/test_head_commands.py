@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -242,6 +243,20 @@ def test_index_writes_what_selection_reads(run):
     np.savez("group.npz", Q=queries[0], K=keys[0])
     line = ("selection", "group.npz", "--index", "x.safetensors", "--mask", "causal")
     assert run(*line, "--mass", 0.01)[0] == 0
+    bad(run(*line, "--scale", 0.3), "scale must be that of the result")
+
+
+def test_an_index_tells_where_it_does_not_reach_the_mass(run):
+    np.savez("passages.npz", **queries_and_keys(6))
+    line = ["index", "passages.npz", "--mask", "causal", "--keys", 8, "--window", 2, "--first", 1]
+    line += ["--effort", 0, "--dtype", "int4", "-o", "index.npz", "--force", "--json"]
+    for mass, reached in ((0.1, True), (0.9999999, False)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore" if not reached else "error")
+            status, out, _ = run(*line, "--mass", mass)
+        assert json.loads(out)["reached"] == reached
+        assert hf.results.Index.load("index.npz").reached == reached
+        assert status == (not reached)
 
 
 # selection

@@ -154,7 +154,7 @@ def test_equal_scores_go_to_lower_columns() -> None:
 @pytest.mark.parametrize("heads", [None, 3])
 def test_apply_is_attention_to_the_keys_found(heads: int | None, name: str) -> None:
     options, allowed = MASKS[name]
-    found, (q, k) = index(heads), passage(heads)
+    found, (q, k) = replace(index(heads), scale=None), passage(heads)
     more = {"scale": 0.3, "softcap": 4.0, "sinks": 0.5 if heads is None else [0.5, -1.0, 0.0]}
     small = found.apply(q, k, num_threads=2, **options, **more)
     chosen = np.zeros((N, M + 1), bool)

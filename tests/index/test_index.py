@@ -6,6 +6,7 @@ import json
 import pickle
 import warnings
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -246,6 +247,26 @@ def test_a_mass_with_heads_of_any_size(size: int, monkeypatch: pytest.MonkeyPatc
         found = hf.index({"a": drawn, "b": wider}, **settings, mass=1 - 1e-12)
     assert len(told) == 2
     assert (found["a"].dim, found["b"].dim) == (size, size + 2)
+    assert not found["a"].reached
+    with pytest.warns(UserWarning, match="is not reached"):
+        assert not hf.index(drawn, **settings, mass=1 - 1e-12, curve_dims=(size,)).reached
+    assert hf.index(drawn, **settings, mass=0.01).reached
+
+
+def test_another_scale_is_refused(tmp_path: Path) -> None:
+    own = hf.index([hf.Attention(*pair, mask="causal", scale=0.25) for pair in pairs()], **QUICK)
+    own.save(tmp_path / "index.npz")
+    given = {"mask": "causal", "scale": 0.3}
+    for got in (own, hf.results.Index.load(tmp_path / "index.npz")):
+        assert got.scale == 0.25
+        for call in (got.select, got.scores, got.apply, got.certify):
+            call(*pairs()[0], mask="causal", scale=0.25 * (1 + 1e-7))
+            with pytest.raises(InputError, match=r"result, 0\.25; got 0\.3 in passage 0"):
+                call(*pairs()[0], **given)
+        with pytest.raises(InputError, match=r"scale must be that of the result.* in passage 1"):
+            got.judge(
+                [hf.Attention(*pairs()[x], **{**given, "scale": 0.25 + 0.05 * x}) for x in (0, 1)]
+            )
 
 
 def test_callbacks_get_names_and_losses() -> None:

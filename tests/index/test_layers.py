@@ -60,7 +60,7 @@ def index(form: str = "sum", dtype: str = "float32") -> Any:
     """An index with maps of few bits, so that products of small whole numbers are exact."""
     maps = RNG(2).integers(-8, 9, size=(HEADS + KEY_HEADS, D, 3)).astype(np.float32) / 16
     found = hf.index(of(), **SMALL, form=form, dtype=dtype)
-    return replace(found, P_q=maps[:HEADS], P_k=maps[HEADS:])
+    return replace(found, P_q=maps[:HEADS], P_k=maps[HEADS:], scale=None)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from headfit._base.arrays import as_float_array, check_finite, round_to
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import named, plain_dict
 from headfit._cache.packing import Packing
-from headfit._cache.stored import Stored, StoredByName, check_position, check_same_position, write
+from headfit._cache.stored import Stored, StoredByName, check_position, check_same, write
 from headfit._compress.passages import FromPassages
 from headfit._shrink.result import Each
 from headfit.errors import InputError
@@ -265,7 +265,7 @@ class CompressedKeys(Latents):
             For arguments that do not fit.
         """
         given = Attention.of(Q, K, **options)
-        check_same_position(given, self.position)
+        check_same(given, self.position)
         attention = given.rotated()
         keys = self.read(self.store(attention.K)).reshape(attention.K.shape)
         return Attention(attention.Q, keys, **vars(attention.options))

@@ -108,8 +108,10 @@ def check_position(position: Any, size: int) -> None:
         raise ValueError(f"position must be rotary; got {position!r:.80}")
 
 
-def check_same_position(given: Attention, position: Any, place: str = "") -> None:
-    """Raise an error where the rotary position of an attention is not that of a result."""
+def check_same(given: Attention, position: Any, scale: Any = None, place: str = "") -> None:
+    """Raise an error where the rotary position or the scale of an attention is not a result's."""
+    if scale is not None and abs(given.scale - scale) > 1e-6 * abs(scale):
+        raise InputError(f"scale must be that of the result, {scale:g}; got {given.scale:g}{place}")
     own = as_rotary(given.position, given.dim)
     if own is not None and own.position != position:
         raise InputError(

@@ -140,7 +140,7 @@ def index(call: Call) -> Outcome:
     call.say("fitting an index")
     found = hf.index(attentions_of(given.pop("Q"), given.pop("K"), LogitOptions(**given)), **call)
     call.files.write(file, found.save)
-    return outcome(file, found)
+    return outcome(file, found, found.to_dict()["reached"])
 
 
 ROWS = ("row_mass", "row_most", "row_status", "sure", "selected")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headfit import _core
-from headfit._base.arguments import LARGEST, as_choice, as_count, check_between, shown
+from headfit._base.arguments import as_choice, as_count, check_between, shown
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import PositionLike, Seed
 from headfit._compress.maps import split
@@ -171,11 +171,10 @@ def index(
     shares = checked_shares(held_out, validation)
     run = Running.of(effort=effort, callback=callback, rng=rng, num_threads=num_threads)
     descent = _core.IndexDescent(effort_steps(effort, EFFORTS, least=0), ROWS, run.seed)
-    counts = checked_sizes(keys if curve_keys is None else curve_keys, "curve_keys", LARGEST)
-    counts = [as_count(count, "curve_keys", least) for count in counts]
+    counts = checked_sizes(keys if curve_keys is None else curve_keys, "curve_keys", None, least)
     kinds = np.ravel(np.array(dtype if curve_dtypes is None else curve_dtypes, object)).tolist()
     dtypes = [as_choice(kind, "curve_dtypes", tuple(DTYPES)) for kind in kinds]
-    dims = checked_sizes(curve_dims, "curve_dims", LARGEST)
+    dims = checked_sizes(curve_dims, "curve_dims", None)
     places = [(size, kind, count) for kind in dtypes for size in dims for count in counts]
     if not places and (dims or curve_keys is not None or curve_dtypes is not None):
         raise InputError("curve_dims, curve_keys and curve_dtypes must not be empty beside another")
@@ -213,7 +212,7 @@ def index(
             group = groups[name]
             result = Index(
                 *split(maps, group.heads, group.key_heads), form, kind, keys, window, first,
-                group.length, group.position, **vars(group.parts),
+                group.length, group.position, scale=group.scale, **vars(group.parts),
                 start_loss=start_loss, loss=loss, seconds=seconds,
             )  # fmt: skip
             for count in counted:
@@ -232,14 +231,14 @@ def index(
                         continue
                     reached = f"all {result.dim} numbers in {kind} reach {quality.share_mean:.9g}"
                     warnings.warn(f"{of}: mass={mass} is not reached: {reached}", stacklevel=3)
-            at_keys = curves[name].get((size, kind, keys))
-            found[name] = at_keys or _judged(result, group, start, run.threads)
+                    result = replace(result, reached=False)
+            at = curves[name].get((size, kind, keys)) or _judged(result, group, start, run.threads)
+            found[name] = replace(at, reached=result.reached)
     for name, own in curves.items():
         points = {at: {"finds": own[at].quality, **own[at].others} for at in places}
         found[name] = replace(found[name], curve=IndexCurve(points) if points else None)
-    if not isinstance(passages, Mapping):
-        return found[None]
-    return Indexes({name: found[name] for name in groups}, time.perf_counter() - begun)
+    several = Indexes({name: found[name] for name in groups}, time.perf_counter() - begun)
+    return several if isinstance(passages, Mapping) else found[None]
 
 
 def _judged(result: Index, group: Group, starts: Mapping[str, Any], threads: int) -> Index:

@@ -18,7 +18,7 @@ from headfit._base.display import plain_dict
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import KernelLike
 from headfit._base.types import Seed
-from headfit._cache.stored import Stored, check_position, check_same_position, write
+from headfit._cache.stored import Stored, check_position, check_same, write
 from headfit._compress.maps import StoredMaps
 from headfit._compress.passages import FromPassages, given_alone, rotated_float32, warn_beyond
 from headfit._fit.fit import fit
@@ -44,11 +44,14 @@ class Index(FromPassages, Stored):
         As in the call of `index`.
     position : tuple, or None
         The rotary positions of queries and keys, with their frequencies.
+    scale : float or None
+        That of the logits of the passages; None in files of older versions.
+    reached : bool
+        Whether the share that `mass` asks for was reached.
     calibration, validation, held_out : ndarray of int
         Which passages the maps were fitted to, chosen by, and judged on.
     start_loss, loss : float
-        The cross-entropy of some rows of the passages that choose, in nats: of the closed form, and
-        of what was found.
+        Cross-entropy of rows of the passages that choose, in nats: of the closed form, and found.
     seconds : float
         Of the fit.
     quality : IndexQuality
@@ -78,6 +81,8 @@ class Index(FromPassages, Stored):
     others: dict[str, IndexQuality] = field(default_factory=dict)
     curve: IndexCurve | None = None
     certificate: dict[str, Any] | None = None
+    scale: float | None = None
+    reached: bool = True
 
     @property
     def _about(self) -> dict[str, Any]:
@@ -118,8 +123,7 @@ class Index(FromPassages, Stored):
             raise InputError(f"K must have shape ({shape}); got {keys.shape}")
         check_finite(keys, "K in float32")
         heads = np.ascontiguousarray(keys).reshape(math.prod(lead), *keys.shape[-2:])
-        maps = np.ascontiguousarray(self.P_k.reshape(-1, self.dim))
-        rounded, scales = _core.map_index_keys(heads, maps, self.dtype)
+        rounded, scales = _core.map_index_keys(heads, self.P_k.reshape(-1, self.dim), self.dtype)
         return rounded / scales[:, np.newaxis], scales
 
     @standard_arithmetic()
@@ -289,10 +293,9 @@ class Index(FromPassages, Stored):
         best = np.argsort(-free, axis=1, kind="stable")[:, :count].astype(np.int32)
         best = np.where(np.take_along_axis(free, best, axis=1) < 0, -1, best)
         pattern = as_csr(best, best >= 0, n)
-        equal = pattern.astype(np.float64) / pattern.sum(axis=1)[:, np.newaxis]
         return fit(
-            equal, leak=0.9, distortion=1e6, mask="causal",
-            time_limit=time_limit, rng=rng, num_threads=num_threads,
+            pattern.astype(np.float64) / pattern.sum(axis=1)[:, np.newaxis], leak=0.9,
+            distortion=1e6, mask="causal", time_limit=time_limit, rng=rng, num_threads=num_threads,
         )  # fmt: skip
 
     @standard_arithmetic()
@@ -423,23 +426,21 @@ class Index(FromPassages, Stored):
     def _passage(self, Q: Any, K: Any, options: dict[str, Any], place: int = 0) -> Attention:
         """Return a passage in float32, with positions applied; warn where it is too long."""
         given = of_one_group(Attention.of(Q, K, **options), place)
-        check_same_position(given, self.position, f" in passage {place}")
-        attention = rotated_float32(given, place)
-        own = (math.prod(attention.lead), attention.dim, math.prod(attention.stored[1].shape[:-2]))
+        own = math.prod(given.lead), given.dim, math.prod(given.stored[1].shape[:-2])
         wanted = (*self.P_q.shape[:2], math.prod(self.P_k.shape[:-2]))
         if own != wanted:
             named = "{} heads of size {}, and K {}".format
             raise InputError(f"Q must have {named(*wanted)}; got {named(*own)}")
-        warn_beyond(attention.m, self.length, self.position is not None, 5)
-        return attention
+        check_same(given, self.position, self.scale, f" in passage {place}")
+        warn_beyond(given.m, self.length, self.position is not None, 5)
+        return rotated_float32(given, place)
 
     def _facts(self) -> dict[str, str]:
-        qualities = {"finds": self.quality, **self.others}
         size = " x ".join(map(str, self.P_k.shape[:-1]))
         return {
             "index": f"size {size} -> {self.dim}, {self.dtype}, form {self.form!r}: "
             f"{self.bytes:g} bytes per key",
             "keys": f"{self.keys} a row, the last {self.window} and the first {self.first} always",
-            **{name: quality.sentence for name, quality in qualities.items()},
+            **{name: of.sentence for name, of in {"finds": self.quality, **self.others}.items()},
             "time": f"{self.seconds:.3g} s",
         }

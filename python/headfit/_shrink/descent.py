@@ -301,9 +301,9 @@ def smallest_size(
     return search.dim, search.trials[-1].dim, ended
 
 
-def checked_sizes(sizes: Any, name: str, largest: int) -> list[int]:
+def checked_sizes(sizes: Any, name: str, most: int | None, least: int = 1) -> list[int]:
     """Return the sizes of a user."""
-    return [as_count(x, name, 1, largest) for x in np.atleast_1d(as_array(sizes, name)).tolist()]
+    return [as_count(x, name, least, most) for x in np.atleast_1d(as_array(sizes, name)).tolist()]
 
 
 def powers_of_two(largest: int) -> list[int]:

@@ -248,6 +248,7 @@ def test_a_mass_with_heads_of_any_size(size: int, monkeypatch: pytest.MonkeyPatc
     assert len(told) == 2
     assert (found["a"].dim, found["b"].dim) == (size, size + 2)
     assert not found["a"].reached
+    assert "NOT the mass asked for" in repr(found["a"])
     with pytest.warns(UserWarning, match="is not reached"):
         assert not hf.index(drawn, **settings, mass=1 - 1e-12, curve_dims=(size,)).reached
     assert hf.index(drawn, **settings, mass=0.01).reached
@@ -259,6 +260,9 @@ def test_another_scale_is_refused(tmp_path: Path) -> None:
     given = {"mask": "causal", "scale": 0.3}
     for got in (own, hf.results.Index.load(tmp_path / "index.npz")):
         assert got.scale == 0.25
+        whole = hf.Attention(*pairs()[0], mask="causal", scale=0.25)
+        np.testing.assert_array_equal(got.select(*pairs()[0], mask="causal"), got.select(whole))
+        assert got.apply(*pairs()[0], mask="causal").scale == 0.25
         for call in (got.select, got.scores, got.apply, got.certify):
             call(*pairs()[0], mask="causal", scale=0.25 * (1 + 1e-7))
             with pytest.raises(InputError, match=r"result, 0\.25; got 0\.3 in passage 0"):

@@ -253,6 +253,9 @@ def test_copies_and_gradients(small):
 
 @pytest.mark.parametrize("ids", [[0, 1, 2, 0, 0], [0, 1, 2, 1, 1], [0, 1, 2, 0, 1, 2]])
 def test_padding_on_the_right_is_refused(made, ids):
+    before = ht.SmallCache(made[0], made[1][("bytes", 6),])  # padding on the left, and positions
+    run(made[0], tokens(1, 6), before, position_ids=torch.tensor([[-3, -2, -1, 0, 1, 2]]))
+    assert before.layers[0].starts.tolist() == [3]
     cache = ht.SmallCache(made[0], made[1][("bytes", 6),])
     with pytest.raises(InputError, match="must rise by one"):
         run(made[0], tokens(1, len(ids)), cache, position_ids=torch.tensor([ids]))

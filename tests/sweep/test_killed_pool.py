@@ -39,7 +39,8 @@ def begun():
     return len(Path({log!r}).read_text().split()) if Path({log!r}).exists() else 0
 
 def serve():
-    while True:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         forkserver.ensure_running()
         probe = context.Process(target=int)
         try:

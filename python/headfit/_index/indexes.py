@@ -117,8 +117,7 @@ class Indexes(StoredByName[Index]):
         own = {(x, None) if isinstance(x, str) else x: index for x, index in self.heads.items()}
         names = [name for name in own if isinstance(name, tuple) and name]
         layers, heads = (list(dict.fromkeys(name[at] for name in names)) for at in (0, -1))
-        pairs = {(layer, head) for layer in layers for head in heads}
-        if pairs != own.keys() or len(own) < len(self.heads):
+        if {(x, head) for x in layers for head in heads} ^ own.keys() or len(own) < len(self.heads):
             raise InputError("sharing needs names (layer, key head) of the same heads, or layers")
         count, *others = {index._count(keys) for index in own.values()}
         if others:

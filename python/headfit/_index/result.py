@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, attention_in
 from headfit._attention.of_rows import as_csr
 from headfit._base.arguments import as_choice, as_count, shown, thread_count
 from headfit._base.arrays import as_float_array, check_finite
@@ -123,8 +123,8 @@ class Index(FromPassages, Stored):
             raise InputError(f"K must have shape ({shape}); got {keys.shape}")
         check_finite(keys, "K in float32")
         heads = np.ascontiguousarray(keys).reshape(math.prod(lead), *keys.shape[-2:])
-        rounded, scales = _core.map_index_keys(heads, self.P_k.reshape(-1, self.dim), self.dtype)
-        return rounded / scales[:, np.newaxis], scales
+        x, scales = _core.map_index_keys(heads, self.P_k.reshape(-1, self.dim).copy(), self.dtype)
+        return x / scales[:, np.newaxis], scales
 
     @standard_arithmetic()
     def scores(
@@ -138,7 +138,7 @@ class Index(FromPassages, Stored):
             Of the original head or layer; or Q an `Attention`.
         num_threads : int, optional
         **options
-            Those of `Attention`. Scores are on the scale of the passages, which is part of `P_q`.
+            Those of `Attention`. The scale is that of the passages, which is part of `P_q`.
 
         Raises
         ------
@@ -425,7 +425,8 @@ class Index(FromPassages, Stored):
 
     def _passage(self, Q: Any, K: Any, options: dict[str, Any], place: int = 0) -> Attention:
         """Return a passage in float32, with positions applied; warn where it is too long."""
-        given = of_one_group(Attention.of(Q, K, **options), place)
+        default = {"scale": self.scale} if attention_in(Q) is None else {}
+        given = of_one_group(Attention.of(Q, K, **{**default, **options}), place)
         own = math.prod(given.lead), given.dim, math.prod(given.stored[1].shape[:-2])
         wanted = (*self.P_q.shape[:2], math.prod(self.P_k.shape[:-2]))
         if own != wanted:
@@ -439,7 +440,7 @@ class Index(FromPassages, Stored):
         size = " x ".join(map(str, self.P_k.shape[:-1]))
         return {
             "index": f"size {size} -> {self.dim}, {self.dtype}, form {self.form!r}: "
-            f"{self.bytes:g} bytes per key",
+            f"{self.bytes:g} bytes per key" + ", NOT the mass asked for" * (not self.reached),
             "keys": f"{self.keys} a row, the last {self.window} and the first {self.first} always",
             **{name: of.sentence for name, of in {"finds": self.quality, **self.others}.items()},
             "time": f"{self.seconds:.3g} s",

@@ -278,7 +278,7 @@ class Recorder(Running):
             if isinstance(mask, torch.Tensor) and mask.dim() == 2:
                 # One for other tokens, such as the samples of audio, says nothing of these.
                 given = (x for x in frame.arguments.values() if isinstance(x, torch.Tensor))
-                cache = frame.arguments.get("cache") or frame.arguments.get("past_key_values")
+                cache = frame.arguments.get("cache", frame.arguments.get("past_key_values"))
                 # Columns beyond what the cache holds are of tokens that come in later calls.
                 count = int(getattr(cache, "get_seq_length", int)()) or mask.shape[1]
                 last = mask[:, :count][:, -n:].detach().cpu().numpy() != 0

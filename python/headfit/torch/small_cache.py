@@ -38,8 +38,9 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     CaptureError
         For a model without a rotary embedding, or with several.
     InputError
-        For names that are no layers of the model, other positions than the model's, and layers that
-        attend within a sliding window, whose caches drop keys: leave them out.
+        For names that are no layers of the model, other positions than the model's (none are taken
+        where other layers have windows), and layers that attend within a sliding window, whose
+        caches drop keys: leave them out.
 
     Notes
     -----
@@ -226,8 +227,8 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
         rising = torch.arange(before, before + count, device=starts.device) - starts[:, None]
         known = self.starts if before else starts
         wrong = ((rising >= 0) & (positions != rising)).any(dim=1)
-        wrong |= ((rising[:, 1:] < 0) & (positions.diff() > 0)).any(dim=1)  # padding on the right
-        # A last token of position 0 may prove to be padding, as those before it.
+        # Or padding on the right. A last token of position 0 may prove to be padding on the left.
+        wrong |= ((rising < 0)[:, 1:] & (positions.diff() > 0) & (positions[:, 1:] > 0)).any(dim=1)
         if (wrong | (starts != known) & ~((known >= before - 1) & (starts >= before))).any():
             raise InputError("positions must rise by one from token to token within the cache")
         return starts

@@ -430,7 +430,7 @@ def _compress_keys(q, k, options):
 
 @function("compress_values")
 def _compress_values(q, k, options):
-    """Whether the mean is that of the values, each as often as attention squared says."""
+    """Whether the mean is that of the values but padding, each as attention squared says."""
     pairs = passages(q, k)
     given = [(hf.Attention(*pair, **options), pair[1]) for pair in pairs]
     small = hf.compress_values({0: given}, bits=3)[0]
@@ -438,7 +438,9 @@ def _compress_values(q, k, options):
     def expected(o: Options) -> float:
         squares = [weights(*pairs[i], o) ** 2 for i in small.calibration]
         of_passages = [x.sum(axis=tuple(range(x.ndim - 1))) for x in squares]
-        w = np.concatenate([x + 0.001 * x.mean() for x in of_passages])
+        exist = np.reshape(o.get("key_mask", np.ones(N, bool)), (-1, N)).any(axis=0)
+        exist = exist & (np.arange(N) < np.max(o.get("key_lengths", N)))
+        w = np.concatenate([(x + 0.001 * x.mean()) * exist for x in of_passages])
         v = np.concatenate([np.hstack(pairs[i][1]) if k.ndim > 2 else pairs[i][1]
                             for i in small.calibration])  # fmt: skip
         return float(np.allclose(small.mean, w @ v / w.sum(), atol=1e-5))
@@ -524,9 +526,9 @@ def _index(q, k, options):
 
 
 def an_index(q: np.ndarray, k: np.ndarray, options: Options) -> Any:
-    """An index for the positions of what it is used for, which it must know."""
-    position = {name: value for name, value in options.items() if name == "position"}
-    return hf.index([hf.Attention(*pair, **position) for pair in passages(q, k)], **FINDS)
+    """An index for the positions and the scale of what it is used for, which it must know."""
+    known = {name: value for name, value in options.items() if name in ("position", "scale")}
+    return hf.index([hf.Attention(*pair, **known) for pair in passages(q, k)], **FINDS)
 
 
 @function("results.Index.apply")
@@ -542,8 +544,8 @@ def _apply_index(q, k, options):
 
 @function("results.Index.certify")
 def _certify_index(q, k, options):
-    position = {name: value for name, value in options.items() if name == "position"}
-    given = [hf.Attention(*pair, **position) for pair in passages(q, k)]
+    known = {name: value for name, value in options.items() if name in ("position", "scale")}
+    given = [hf.Attention(*pair, **known) for pair in passages(q, k)]
     small = hf.index(given, **FINDS, form="dot")
 
     def expected(o: Options) -> np.ndarray:

@@ -243,7 +243,7 @@ def test_index_writes_what_selection_reads(run):
     np.savez("group.npz", Q=queries[0], K=keys[0])
     line = ("selection", "group.npz", "--index", "x.safetensors", "--mask", "causal")
     assert run(*line, "--mass", 0.01)[0] == 0
-    bad(run(*line, "--scale", 0.3), "scale must be that of the result")
+    bad(run(*line, "--scale", 0.3), "scale must be that of the passages")
 
 
 def test_an_index_tells_where_it_does_not_reach_the_mass(run):

@@ -10,6 +10,7 @@ from headfit._attention.attention import Attention
 from headfit._base.arguments import shown
 from headfit._base.files import Arrays, write_head
 from headfit._base.positions import as_rotary
+from headfit._compress.passages import check_same_scale
 from headfit._fit.storage import read_head, record
 from headfit._shrink.result import Each, Result, ResultByName
 from headfit.errors import InputError
@@ -110,8 +111,7 @@ def check_position(position: Any, size: int) -> None:
 
 def check_same(given: Attention, position: Any, scale: Any = None, place: str = "") -> None:
     """Raise an error where the rotary position or the scale of an attention is not a result's."""
-    if scale is not None and abs(given.scale - scale) > 1e-6 * abs(scale):
-        raise InputError(f"scale must be that of the result, {scale:g}; got {given.scale:g}{place}")
+    check_same_scale(given.scale, scale, place)
     own = as_rotary(given.position, given.dim)
     if own is not None and own.position != position:
         raise InputError(

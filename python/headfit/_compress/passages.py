@@ -305,6 +305,14 @@ def checked_length(length: Any, passages: Sequence[Attention], rotary: Rotary | 
     return as_count(length, "length", longest)
 
 
+def check_same_scale(scale: float, fitted: float | None, place: str = "") -> None:
+    """Raise an InputError unless a scale is that of the passages of a result, up to rounding."""
+    if fitted is not None and not math.isclose(scale, fitted, rel_tol=1e-6):
+        raise InputError(
+            f"scale must be that of the passages, {fitted:g}, part of P_q; got {scale:g}{place}"
+        )
+
+
 def warn_beyond(count: int, length: int, is_rotary: bool, levels: int) -> None:
     """Warn of more tokens than what maps after rotary positions are meant for."""
     if is_rotary and count > length:

@@ -1,7 +1,6 @@
 """What compressing a head gives: maps, and how close they stay on passages not seen before."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -15,7 +14,7 @@ from headfit._base.display import data_frame, named, plain_dict
 from headfit._base.files import write_head
 from headfit._base.positions import as_rotary
 from headfit._compress.maps import StoredMaps
-from headfit._compress.passages import FromPassages, warn_beyond
+from headfit._compress.passages import FromPassages, check_same_scale, warn_beyond
 from headfit._shrink.result import Result, ResultByName, TvCurve
 from headfit.errors import InputError
 
@@ -151,7 +150,7 @@ class Compressed(FromPassages, Result):
             raise InputError("scale must not be given: it is part of P_q")
         attention = Attention.of(Q, K, **options)
         if attention_in(Q) is not None:
-            self.check_scale(attention.scale)
+            check_same_scale(attention.scale, self.original_scale)
         lead = self.P_q.shape[:-2]
         if attention.dim != self.original_dim or attention.lead != lead:
             raise InputError(
@@ -162,14 +161,6 @@ class Compressed(FromPassages, Result):
             raise InputError("position must be None, as that of the passages; see .rotated()")
         warn_beyond(attention.m, self.length, self.rotary, 4)
         return StoredMaps(self.P_q, self.P_k, self.dtype).smaller(attention.rotated())
-
-    def check_scale(self, scale: float) -> None:
-        """Raise an InputError unless a scale is that of the passages, up to rounding."""
-        if not math.isclose(scale, self.original_scale, rel_tol=1e-6):
-            raise InputError(
-                f"scale must be that of the passages, {self.original_scale:g}, which is part of "
-                f"P_q; got {scale:g}"
-            )
 
     @standard_arithmetic()
     def tensors(self, W_Q: Any = None, W_K: Any = None) -> dict[str, NDArray[Any]]:

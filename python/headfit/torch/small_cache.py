@@ -141,7 +141,8 @@ class Positions(threading.local):
             return None
         of = count, starts.device, starts.tolist()
         if of != self._last[0]:
-            self._last = of, packing.table(torch.arange(count).to(starts) - starts[:, None])
+            every = torch.arange(count, device=starts.device)
+            self._last = of, packing.table(every - starts[:, None])
         return self._last[1][:, first:]
 
     def __deepcopy__(self, _memo: Any) -> Self:

@@ -18,7 +18,7 @@ from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_o
 from headfit._base.arguments import as_count, check_between
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, PositionLike, Seed
-from headfit._compress.free_maps import FreeMaps
+from headfit._compress.free_maps import FORMS, FreeMaps
 from headfit._compress.maps import Closeness, Maps, StoredMaps
 from headfit._compress.passages import Passages, attentions_of, checked_shares, of_each
 from headfit._compress.result import Compressed, CompressedHeads
@@ -162,7 +162,7 @@ class Sizes:
             reached=tv is None or size.judged.tv_mean <= tv,
             stopped=self.stopped,
             curves={name: TvCurve.of(curve) for name, curve in curves.items()},
-            closed_forms={name: self._stored(x)[:2] for name, x in self.family.closed(dim).items()},
+            closed_forms={form: self._stored(size.candidates[form])[:2] for form in FORMS},
             **vars(parts),
             seconds=self.seconds + time.perf_counter() - begun,
             settings={"dim": dim, "tv": tv, "effort": self.running.effort, "descents": reports},

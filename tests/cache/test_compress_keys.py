@@ -194,6 +194,17 @@ def test_layers_and_threads() -> None:
     assert "2 layers: 16 -> 5 bytes" in repr(found)
 
 
+def test_judging_takes_no_more_threads_than_the_call(monkeypatch: Any) -> None:
+    asked: list[Any] = []
+    taken = "headfit._cache.packing.thread_count"
+    monkeypatch.setattr(taken, lambda count: asked.append(count) or 1)
+    given = [(a, a.K) for a in of_layer(passages())]
+    hf.compress_keys({0: [a for a, _ in given]}, effort=0, num_threads=1)
+    hf.compress_values({0: given}, num_threads=1)
+    assert len(asked) >= 4
+    assert set(asked) == {1}
+
+
 def test_one_passage_and_one_head() -> None:
     q, k = passages()[0]
     single = compressed([(q, k)], bytes=5, effort=20)

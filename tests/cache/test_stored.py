@@ -151,7 +151,7 @@ def test_other_files_are_refused(tmp_path: Any) -> None:
     path = tmp_path / "it.npz"
     result("Indexes").save(path)
     for kind in (index, keys, type(result("CompressedLayers"))):
-        with pytest.raises(InputError, match="it holds something else"):
+        with pytest.raises(InputError, match="it holds "):
             kind.load(path)
     with pytest.raises(MissingFileError, match="path"):
         index.load(tmp_path / "none.npz")

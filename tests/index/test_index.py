@@ -346,6 +346,7 @@ def test_longer_passages_warn() -> None:
         "scores": lambda it, x, y: it.scores(x, y),
         "apply": lambda it, x, y: it.apply(x, y),
         "judge": lambda it, x, y: it.judge([(x, y)]),
+        "all": lambda it, x, y: hf.results.Indexes({0: it}, 0.0).judge({0: [(x, y)]}),
     }
     for call in calls.values():
         with pytest.warns(UserWarning, match="more than the 60 tokens") as seen:

@@ -172,7 +172,7 @@ class _Layer(Passages):
             **vars(self.parts), start_kl=start, validation_kl=loss, seconds=seconds,
         )  # fmt: skip
         originals = self.part(self.parts.judging)
-        smaller = [found.apply(a).core for a in originals]
+        smaller = [found.apply(a, num_threads=threads).core for a in originals]
         kl, tv, attends = _core.compare_heads([a.core for a in originals], smaller, threads)
         longest, heads = max(a.n for a in originals), math.prod(originals[0].lead)
         rows = np.concatenate([np.tile(np.arange(a.n), heads) for a in originals])

@@ -157,7 +157,8 @@ def _judged(result: CompressedValues, passages: Any, threads: int) -> Compressed
     """Return a result with the errors of the outputs in pairs of an `Attention` and values."""
     sums = np.zeros(3)
     for attention, v in passages:
-        read = result.read(result.store(v)).reshape(v.shape)
+        stored = result.store(v, num_threads=threads)
+        read = result.read(stored, num_threads=threads).reshape(v.shape)
         low, high = v.min(axis=-1, keepdims=True), v.max(axis=-1, keepdims=True)
         step = np.where(high > low, high - low, 1) / 15
         # Attention is linear in values: one pass for the output and for both errors.

@@ -48,20 +48,22 @@ class Packing:
         xp, angles = self.xp, positions[..., None] * self.frequencies
         return xp.asarray(xp.concat([xp.cos(angles), xp.sin(angles)], axis=-1), dtype=xp.float32)
 
-    def pack(self, keys: Any, table: Any) -> Any:
+    def pack(self, keys: Any, table: Any, threads: int | None = None) -> Any:
         """Return bytes, shape (..., n, bytes), of keys (..., heads, n, D) with positions applied.
 
         `table` is that of their positions. The CPU does the work.
         """
-        return self._by_core(self.core.store, keys, 3, table)
+        return self._by_core(self.core.store, keys, 3, table, threads)
 
-    def unpack(self, stored: Any, table: Any, dtype: Any = None) -> Any:
+    def unpack(self, stored: Any, table: Any, threads: int | None = None, dtype: Any = None) -> Any:
         """Return the keys, shape (..., heads, n, D), of bytes, shape (..., n, bytes)."""
         if str(stored.device) == "cpu":
-            return self._by_core(self.core.read, stored, 2, table, dtype)
+            return self._by_core(self.core.read, stored, 2, table, threads, dtype)
         return self.unpack_anywhere(stored, table, dtype)
 
-    def _by_core(self, work: Any, given: Any, axes: int, table: Any, dtype: Any = None) -> Any:
+    def _by_core(
+        self, work: Any, given: Any, axes: int, table: Any, threads: Any, dtype: Any = None
+    ) -> Any:
         """Return what the core makes of arrays whose last axes are those of a token and its own."""
 
         def on_cpu(x: Any, *shape: int) -> Any:
@@ -72,7 +74,7 @@ class Packing:
         if table is not None:
             table = self.xp.broadcast_to(table, (*lead, *table.shape[-2:]))
             table = on_cpu(table, count * own[-2], table.shape[-1])
-        threads = thread_count(getattr(self.xp, "get_num_threads", lambda: None)())
+        threads = thread_count(threads or getattr(self.xp, "get_num_threads", lambda: None)())
         made = work(on_cpu(given, count, *own), table, self.halves, threads)
         return self.xp.asarray(
             made.reshape(*lead, *made.shape[1:]), dtype=dtype, device=self.decode.device

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._base.arguments import as_count, shown
+from headfit._base.arguments import as_count, shown, thread_count
 from headfit._base.arrays import as_float_array, check_finite, round_to
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import named, plain_dict
@@ -61,7 +61,9 @@ class Latents(FromPassages, Stored):
 
     @standard_arithmetic()
     @np.errstate(over="ignore")
-    def store(self, states: Any, first: int = 0) -> NDArray[np.uint8]:
+    def store(
+        self, states: Any, first: int = 0, *, num_threads: int | None = None
+    ) -> NDArray[np.uint8]:
         """Return the bytes that a cache holds for the keys, or values, of some tokens.
 
         Parameters
@@ -70,6 +72,7 @@ class Latents(FromPassages, Stored):
             Keys with their positions applied, or values.
         first : int, default 0
             The position of the first of them. Values have none.
+        num_threads : int, optional
 
         Returns
         -------
@@ -92,10 +95,13 @@ class Latents(FromPassages, Stored):
             )
         check_finite(of_heads, "states in float32")
         packing = self.packing
-        return np.asarray(packing.pack(of_heads, packing.table(np.arange(first, first + n))))
+        table = packing.table(np.arange(first, first + n))
+        return np.asarray(packing.pack(of_heads, table, thread_count(num_threads)))
 
     @standard_arithmetic()
-    def read(self, stored: NDArray[np.uint8], first: int = 0) -> NDArray[np.float32]:
+    def read(
+        self, stored: NDArray[np.uint8], first: int = 0, *, num_threads: int | None = None
+    ) -> NDArray[np.float32]:
         """Return the keys, or values, that stored bytes stand for, shape (key heads, n, D).
 
         `first` is the position of the first of them.
@@ -111,7 +117,8 @@ class Latents(FromPassages, Stored):
         if not is_bytes or stored.ndim != 2 or stored.shape[1] != width:
             raise InputError(f"stored must be uint8 of shape (n, {width}); got {shown(stored)}")
         table = packing.table(np.arange(first, first + len(stored)))
-        return np.asarray(packing.unpack(np.ascontiguousarray(stored), table))
+        bytes = np.ascontiguousarray(stored)
+        return np.asarray(packing.unpack(bytes, table, thread_count(num_threads)))
 
     def tensors(self, weights: Any = None) -> dict[str, NDArray[Any]]:
         """Return the maps by name, and folded into the weights of the layer if these come.
@@ -244,13 +251,16 @@ class CompressedKeys(Latents):
     kl_by_position: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
     @standard_arithmetic()
-    def apply(self, Q: Any, K: Any = None, **options: Any) -> Attention:
+    def apply(
+        self, Q: Any, K: Any = None, *, num_threads: int | None = None, **options: Any
+    ) -> Attention:
         """Return the attention of queries with stored keys.
 
         Parameters
         ----------
         Q, K : array_like, shape (heads, n, D) and (key heads, m, D)
             Of the original; or Q an `Attention`. The first key has position 0.
+        num_threads : int, optional
         **options
             Those of `Attention`.
 
@@ -267,7 +277,8 @@ class CompressedKeys(Latents):
         given = Attention.of(Q, K, **options)
         check_same(given, self.position)
         attention = given.rotated()
-        keys = self.read(self.store(attention.K)).reshape(attention.K.shape)
+        stored = self.store(attention.K, num_threads=num_threads)
+        keys = self.read(stored, num_threads=num_threads).reshape(attention.K.shape)
         return Attention(attention.Q, keys, **vars(attention.options))
 
 

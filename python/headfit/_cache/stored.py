@@ -131,8 +131,8 @@ def _read(kind: type[Made], path: Any, made: Callable[[Arrays, dict[str, Any]], 
     arrays, text = read_head(path, "path", f"saved {kind.__name__}")
     try:
         about = json.loads(str(text))
-        if about.pop("is") != kind.__name__:
-            raise ValueError("it holds something else")
+        if (held := about.pop("is", "something else")) != kind.__name__:
+            raise ValueError(f"it holds {held!s:.80}")
         return made(arrays, about)
     except Exception as error:  # changed bytes may raise errors of any class
         reason = "" if isinstance(error, (ValueError, InputError)) else f"{type(error).__name__} "

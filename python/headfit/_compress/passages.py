@@ -1,6 +1,7 @@
 """The passages of a head: what users pass, checked once, and how they are divided."""
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -313,11 +314,14 @@ def check_same_scale(scale: float, fitted: float | None, place: str = "") -> Non
         )
 
 
-def warn_beyond(count: int, length: int, is_rotary: bool, levels: int) -> None:
-    """Warn of more tokens than what maps after rotary positions are meant for."""
+def warn_beyond(count: int, length: int, is_rotary: bool) -> None:
+    """Warn its caller of more tokens than what maps after rotary positions are meant for."""
     if is_rotary and count > length:
+        inside, levels = ("headfit", "contextlib"), 1
+        while sys._getframe(levels).f_globals["__name__"].split(".")[0] in inside:
+            levels += 1
         what = f"a passage has more than the {length} tokens that the maps are meant for"
-        warnings.warn(f"{what}: they have not seen such positions", stacklevel=levels)
+        warnings.warn(f"{what}: they have not seen such positions", stacklevel=levels + 1)
 
 
 def moved_by(count: int, attention: Attention, rotary: Rotary | None) -> Attention:

@@ -159,7 +159,7 @@ class Compressed(FromPassages, Result):
             )
         if not self.rotary and as_rotary(attention.position, attention.dim) is not None:
             raise InputError("position must be None, as that of the passages; see .rotated()")
-        warn_beyond(attention.m, self.length, self.rotary, 4)
+        warn_beyond(attention.m, self.length, self.rotary)
         return StoredMaps(self.P_q, self.P_k, self.dtype).smaller(attention.rotated())
 
     @standard_arithmetic()

@@ -88,6 +88,8 @@ class IndexQuality(Figures, Shown):
     @property
     def sentence(self) -> str:
         """The shares and the gain, in words."""
+        if not self.rows:
+            return "nothing: no row sees more keys than are kept"
         return (
             f"{self.share_mean:.4f} of the best keys' mass (5% {self.share_05:.3f}, 1% "
             f"{self.share_01:.3f}, worst {self.share_worst:.3f}), {self.gain:.3f} of what is not "

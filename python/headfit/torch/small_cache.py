@@ -241,7 +241,7 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
             return stored
         packing = self.packings[part]
         table = self._noted.table(packing, self.starts, stored.shape[-2])
-        return packing.unpack(stored[:, 0], table, self.dtype)
+        return packing.unpack(stored[:, 0], table, dtype=self.dtype)
 
     def offload(self) -> None:
         """Refuse: maps and positions would stay where they are."""

@@ -13,9 +13,11 @@ struct IndexArrays {
   std::optional<py::array> table;
   bool halves;
   Index reach, choosing;
+  std::string name;
 
   IndexPassages view() const {
     IndexPassages group;
+    group.name = name;
     for (const LogitArrays& passage : passages) group.passages.push_back(passage.view<float>());
     group.reach = reach;
     group.choosing = choosing;
@@ -140,9 +142,10 @@ py::tuple map_keys_of(const py::array& keys, const py::array& maps, const std::s
 void bind_index(py::module_& m) {
   // `table`: for each position up to `reach` the cosines and then the sines of its angles; or None.
   py::class_<IndexArrays>(m, "IndexPassages")
-      .def(py::init<std::vector<LogitArrays>, std::optional<py::array>, bool, Index, Index>(),
+      .def(py::init<std::vector<LogitArrays>, std::optional<py::array>, bool, Index, Index,
+                    std::string>(),
            Standard(), py::arg("passages"), py::arg("table").none(true), py::arg("halves"),
-           py::arg("reach"), py::arg("choosing"));
+           py::arg("reach"), py::arg("choosing"), py::arg("name"));
   py::class_<IndexOptions>(m, "IndexOptions")
       .def(py::init(
                [](const std::string& form, const std::string& dtype, Index first, Index window) {

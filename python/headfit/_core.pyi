@@ -369,6 +369,7 @@ class IndexPassages(metaclass=_Pybind11Type):
         halves: bool,
         reach: int,
         choosing: int,
+        name: str,
     ) -> None: ...
 
 class IndexOptions(metaclass=_Pybind11Type):

@@ -13,7 +13,7 @@ import headfit as hf
 from headfit import _core
 from headfit._compress.free_maps import ClosedForm
 from headfit._compress.passages import Parts, Passages, common_rotary, cut, moved_by
-from headfit.errors import InputError
+from headfit.errors import InputError, NonFiniteError
 
 RNG = np.random.default_rng
 D = 8
@@ -452,7 +452,9 @@ def test_exported_tensors(dtype: str, tmp_path: Path) -> None:
         result.save(tmp_path / "head.txt")
     with pytest.raises(hf.errors.InputError, match="W_Q must have shape"):
         result.tensors(w_q[:, :4])
-    with pytest.raises(InputError, match=f"W_K P must fit {dtype}; got numbers up to nan"):
+    with pytest.raises(InputError, match=f"W_K P must fit {dtype}; got numbers up to "):
+        result.tensors(W_K=np.full_like(w_k, 1e300, dtype=float))
+    with pytest.raises(NonFiniteError, match="W_K must be finite; got nan"):
         result.tensors(W_K=np.full_like(w_k, np.nan))
     with pytest.raises(InputError, match="position must be None, as that"):
         result.apply(texts[0] @ w_q, texts[0] @ w_k, position="rope")

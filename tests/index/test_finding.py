@@ -275,7 +275,7 @@ def test_quality_without_rows_and_of_pairs() -> None:
     found, (q, k) = index(None), passage(None)
     nothing = found.judge([(q, k)], keys=M + 10)
     assert nothing.rows == 0
-    assert nothing.sentence == "nothing: no row sees more keys than are kept"
+    assert nothing.sentence == "nothing: no row sees more keys than it may attend to"
     assert np.isnan([nothing.share_mean, *nothing.share_by_position]).all()
     assert nothing.to_dict()["kl"] is None
     pair, attention = (found.judge(x) for x in ([(q, k)], [hf.Attention(q, k)]))

@@ -533,8 +533,10 @@ def test_passages_without_free_keys_do_not_choose() -> None:
     assert len(alone) == 2
     assert np.mean(alone) == pytest.approx(got.start_loss, rel=1e-6)
     short = [of(few)[i] if i in got.validation else x for i, x in enumerate(some)]
-    with pytest.raises(InputError, match="no row of the passages that choose sees a key besides"):
-        hf.index(short, **settings)
+    for given, named in ((short, "^passages"), ({("l", 2): short}, r"^passages of \('l', 2\)")):
+        message = f"{named} that choose have no row that sees a key besides the 1 first and the 5"
+        with pytest.raises(InputError, match=message):
+            hf.index(given, **settings)
 
 
 def test_heads_of_fewer_than_8_numbers() -> None:

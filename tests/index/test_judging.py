@@ -88,6 +88,9 @@ def test_heads_without_rows_do_not_count() -> None:
     assert judged.gain == pytest.approx(np.mean(each))
     nothing = found().judge(held_out, keys=60)
     assert np.isnan([nothing.gain, nothing.share_worst, *nothing.share_by_position]).all()
+    heads = {at: replace(own, quality=judged[at]) for at, own in found().heads.items()}
+    assert "(5 of them judged)" in repr(hf.results.Indexes(heads, 0.0))
+    assert "of them judged" not in repr(found())
 
 
 CURVE: dict[str, Any] = {

@@ -317,6 +317,11 @@ def test_what_is_refused(made):
         CaptureError, match="one rotary embedding, a module with inv_freq; it has 0"
     ):
         ht.rotary_position(torch.nn.Linear(2, 2))
+    partly = transformers.GPTNeoXConfig(
+        vocab_size=9, hidden_size=32, num_hidden_layers=1, num_attention_heads=2
+    )
+    with pytest.raises(CaptureError, match=r"turns a part of each head alone: 0\.25"):
+        ht.rotary_position(transformers.GPTNeoXForCausalLM(partly))
     cache = ht.SmallCache(model, of_bits)
     with pytest.raises(CaptureError, match="the model that it was made for"):
         cache.update(torch.ones(1, 2, 3, 8), torch.ones(1, 2, 3, 8), 0)

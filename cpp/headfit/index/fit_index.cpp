@@ -43,8 +43,9 @@ class GroupDescent {
     };
     const double start = judge(start_);
     if (!loss_.saw_free_keys()) {
-      throw InputError(
-          "no row of the passages that choose sees a key besides the first and the last ones");
+      throw InputError(given_.name + " that choose have no row that sees a key besides the " +
+                       std::to_string(options_.kept.first) + " first and the " +
+                       std::to_string(options_.kept.window) + " last ones (`first` and `window`)");
     }
     const auto best =
         descent::best_by_adam<StackedMaps>({start_, start}, units(),

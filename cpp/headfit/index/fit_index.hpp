@@ -18,6 +18,7 @@ struct IndexPassages {
   // So many of the last passages are not fitted: they choose among the steps of the descent. Where
   // that is 0 all passages do both.
   Index choosing = 0;
+  std::string name = "passages";  // in errors
 };
 
 struct IndexDescent {

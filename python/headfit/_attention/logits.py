@@ -58,7 +58,8 @@ def names_logit_options(*without: str) -> Callable[[Function], Function]:
         def checked(*arguments: Any, **options: Any) -> Any:
             for name in options:
                 if name not in whole.parameters:
-                    raise TypeError(f"{function.__name__}() has no option {name!r}")
+                    named = function.__qualname__.removesuffix(".__init__")
+                    raise TypeError(f"{named}() has no option {name!r}")
             return function(*arguments, **options)
 
         vars(checked)["__signature__"] = whole

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
-from headfit._base.arrays import FloatArray, as_float_array, round_to
+from headfit._base.arrays import FloatArray, as_float_array, check_finite, round_to
 from headfit.errors import InputError
 
 # P_q of each query head, D rows each, and below them P_k: one matrix of d columns.
@@ -57,6 +57,7 @@ class StoredMaps(NamedTuple):
                     "compress_keys act before them"
                 )
             w = as_float_array(weights, name)
+            check_finite(w, name)
             if w.shape[-1] != maps.shape[-2] or w.shape[:-2] != maps.shape[:-2]:
                 raise InputError(
                     f"{name} must have shape (..., width, {maps.shape[-2]}) with leading axes "

@@ -318,7 +318,7 @@ def warn_beyond(count: int, length: int, is_rotary: bool) -> None:
     """Warn its caller of more tokens than what maps after rotary positions are meant for."""
     if is_rotary and count > length:
         inside, levels = ("headfit", "contextlib"), 1
-        while sys._getframe(levels).f_globals["__name__"].split(".")[0] in inside:
+        while sys._getframe(levels).f_globals.get("__name__", "").split(".")[0] in inside:
             levels += 1
         what = f"a passage has more than the {length} tokens that the maps are meant for"
         warnings.warn(f"{what}: they have not seen such positions", stacklevel=levels + 1)

@@ -46,12 +46,12 @@ class Group(Passages):
         """By how many tokens passages may be moved."""
         return self.length - max(a.m for a in self.attentions) if self.rotary else 0
 
-    def core(self) -> Any:
-        """Return the passages that are fitted, and after them those that choose."""
+    def core(self, name: str) -> Any:
+        """Return the passages that are fitted, then those that choose; `name` is for errors."""
         require_memory(16 * self.reach * self.dim, "the angles of positions up to `length`")
         turned = self.turns(self.reach + 1)
         return _core.IndexPassages(
-            self.fitted, turned.table, turned.halves, self.reach, self.parts.validation.size
+            self.fitted, turned.table, turned.halves, self.reach, self.parts.validation.size, name
         )
 
     def closed_forms(self, form: str) -> dict[str, NDArray[np.float32]]:

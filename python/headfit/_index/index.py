@@ -189,7 +189,8 @@ def index(
 
     groups = of_each(passages, "passages of", checked)
     closed = {name: group.closed_forms(form) for name, group in groups.items()}
-    cores = {name: group.core() for name, group in groups.items()}
+    called = {name: "passages" if name is None else f"passages of {shown(name)}" for name in groups}
+    cores = {name: group.core(called[name]) for name, group in groups.items()}
 
     # The last size is tried where no smaller one suffices.
     sizes = (*SIZES, max(group.width for group in groups.values()))
@@ -223,14 +224,16 @@ def index(
                 continue
             if bound is not None:
                 quality = result.judge(group.part(group.parts.choosing), num_threads=run.threads)
-                of = "passages" if name is None else f"passages of {shown(name)}"
                 if not quality.rows:
-                    raise InputError(f"{of}: mass needs rows that see more than {keys} keys")
+                    raise InputError(
+                        f"{called[name]}: mass needs rows that see more than {keys} keys"
+                    )
                 if quality.share_mean < bound:
                     if size < group.width:
                         continue
                     reached = f"all {result.dim} numbers in {kind} reach {quality.share_mean:.9g}"
-                    warnings.warn(f"{of}: mass={mass} is not reached: {reached}", stacklevel=3)
+                    of = f"{called[name]}: mass={mass} is not reached"
+                    warnings.warn(f"{of}: {reached}", stacklevel=3)
                     result = replace(result, reached=False)
             at = curves[name].get((size, kind, keys)) or _judged(result, group, start, run.threads)
             found[name] = replace(at, reached=result.reached)

@@ -159,8 +159,10 @@ class Indexes(StoredByName[Index]):
             **{
                 way: f"{x.share_mean:.4f} of the best keys' mass, in the worst head "
                 f"{min(one.share_mean for one in x.heads.values() if one.rows):.4f}"
+                + f" ({judged} of them judged)"
+                * (judged < len(x.heads))
                 for way, x in IndexQualities.by_way(each).items()
-                if x.rows
+                if (judged := sum(one.rows > 0 for one in x.heads.values()))
             },
             "time": f"{self.seconds:.3g} s",
         }

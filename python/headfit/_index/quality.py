@@ -89,7 +89,7 @@ class IndexQuality(Figures, Shown):
     def sentence(self) -> str:
         """The shares and the gain, in words."""
         if not self.rows:
-            return "nothing: no row sees more keys than are kept"
+            return "nothing: no row sees more keys than it may attend to"
         return (
             f"{self.share_mean:.4f} of the best keys' mass (5% {self.share_05:.3f}, 1% "
             f"{self.share_01:.3f}, worst {self.share_worst:.3f}), {self.gain:.3f} of what is not "

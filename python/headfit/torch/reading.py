@@ -148,7 +148,8 @@ def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:
     Raises
     ------
     CaptureError
-        For a model without a rotary embedding, with several, or with one of another kind.
+        For a model without a rotary embedding, with several, or with one of another kind, such as
+        one that turns a part of each head.
 
     Examples
     --------
@@ -163,6 +164,9 @@ def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:
     kind = getattr(module, "rope_type", "default")
     if kind in ("dynamic", "longrope"):
         raise CaptureError(f"the frequencies of the model change with the length: {kind!r}")
+    rope = getattr(getattr(model, "config", None), "rope_parameters", None) or {}
+    if (part := rope.get("partial_rotary_factor", 1)) != 1:
+        raise CaptureError(f"the model turns a part of each head alone: {part} of its numbers")
     x = module.inv_freq
     unit = torch.eye(2 * len(x)).to(x)[None, None, :1]
     # Not as a module, whose hooks would take this for a call of the model.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -266,3 +267,49 @@ def test_a_bias_of_zero_rounds_the_sum_too():
     head = hf.Attention(Q, K, scale=1.0, bias=np.zeros((2, 2)))
     found = hf.certify(np.full((2, 2), 0.5), head, distortion=1.0, kernel=kernel)
     assert found.row_distortion[0] >= math.exp(1) - 1
+
+
+# Numbers that are rounded twice on the way to 16 bits ---------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [("float16", 2.0**-9), ("bfloat16", 2.0**-6)])
+def test_a_bias_of_float64_may_be_rounded_by_way_of_float32(dtype, unit):
+    low = (math.floor(2.99 / unit / 2) * 2 + 1) * unit  # an odd multiple: ties go up, to the even
+    bias = np.array([[low + unit / 2 - 2.0**-40, 0.0]] * 2)
+    zeros = np.zeros((2, 1), np.float32)
+    given = np.array([[1.0, 0], [1, 0]])
+    leak = math.exp(-low - unit / 2)  # between those of both numbers
+    head = hf.Attention(zeros, zeros, scale=1.0, bias=bias)
+    with pytest.raises(InputError, match=f"bias must be the same in {dtype} at once and by way"):
+        hf.certify(given, head, leak=leak, kernel=f"flash-{dtype}")
+    for rounded in (low, low + unit):
+        one_way = hf.Attention(zeros, zeros, scale=1.0, bias=np.where(bias > 0, rounded, 0))
+        found = hf.certify(given, one_way, leak=leak, kernel=f"flash-{dtype}")
+        assert found.holds == (rounded > low)
+
+
+def test_a_scale_may_be_rounded_by_way_of_float32():
+    scale, kernel = 1 + 2.0**-11 + 2.0**-40, hf.Kernel("float32", scale_dtype="float16")
+    with pytest.raises(InputError, match="scale must be the same in float16 at once and by way"):
+        hf.certify(HALVES, np.zeros((2, 1)), np.zeros((2, 1)), scale=scale, kernel=kernel)
+    exact = hf.Kernel(scale_dtype="float16")  # no float32 anywhere: the neighbour above
+    found = hf.certify(HALVES, np.zeros((2, 1)), np.zeros((2, 1)), scale=scale, kernel=exact)
+    assert found.scale == 1 + 2.0**-10
+
+
+@pytest.mark.parametrize("way", ["before", "root"])
+def test_a_product_with_the_scale_is_not_rounded_to_a_tie_first(way):
+    # 3 times the factor lies just below a tie of bfloat16; in float64 it is the tie, and goes up.
+    tie = 1 + 3 / 256
+    factor = tie / 3
+    scale, key = (factor, 2.96875) if way == "before" else (factor * factor, 8.8)
+    exact = Fraction(scale) if way == "before" else Fraction(scale) * 3  # below, squared
+    assert exact * 3 < Fraction(tie) ** (1 if way == "before" else 2)
+    assert (scale if way == "before" else math.sqrt(scale)) * 3 == tie
+    of_key = key if way == "before" else round(key * factor * 64) / 64
+    least = math.exp(-(1 + 1 / 128) * of_key)  # the leak of a kernel that rounds once
+    head = hf.Attention(np.full((2, 1), 3, "f"), np.array([[key], [0]], "f"), scale=scale)
+    kernel = hf.Kernel(operands="bfloat16", scale=way)
+    found = hf.certify([[1.0, 0], [1, 0]], head, leak=0.9, kernel=kernel)
+    assert found.row_leak.min() >= least * (1 - 1e-12)
+    assert found.row_leak.max() <= least * 1.05

@@ -292,6 +292,7 @@ def _certify_block(scan_rows: ScanRows, rows: NDArray[np.int64], scans: Scans) -
 # A bound of the relative error of a product in float32 with a scale that is rounded to float32, or
 # of a quotient in its place.
 SCALED_IN_FLOAT32 = 2.0**-21
+SCALED_IN_FLOAT64 = 2.0**-50  # the same of a product with a scale, or its root, in float64
 LEAST_NORMAL = 2.0**-126
 # More than is lost where a number of 16 bits or of float32 is subnormal.
 SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-125, "float32": 2.0**-125}
@@ -305,13 +306,13 @@ def as_read(attention: Attention, kernel: Kernel) -> Attention:
     """
     scale, bias = attention.scale, attention.bias
     if kernel.scale_dtype is not None:
-        (scale,) = arrays.round_to(np.array([scale]), kernel.scale_dtype, "scale").tolist()
+        scale = float(_of_any_kernel(scale, kernel.scale_dtype, kernel, "scale"))
         if scale == 0:
             raise InputError(f"scale must not be 0 in {kernel.scale_dtype}")
     q, k = (np.array(x) for x in attention.stored)
     errors: Any = attention.errors or (None, None)
     if bias is not None:
-        bias = _rounded_bias(bias, kernel.operands)
+        bias = _rounded_bias(bias, kernel)
         if bias.dtype == np.float64:  # the core reads a bias in the dtype of Q and K
             q = arrays.widened(q).astype(np.float64)
     if kernel.operands is not None:
@@ -336,24 +337,40 @@ def as_read(attention: Attention, kernel: Kernel) -> Attention:
     return made
 
 
-def _rounded_bias(bias: Any, dtype: str | None) -> arrays.FloatArray:
+def _rounded_bias(bias: Any, kernel: Kernel) -> arrays.FloatArray:
     """Return a copy of a bias, in the dtype of the kernel's operands where they have one."""
     array = np.array(arrays.widened(arrays.as_stored_array(bias, "bias", ndim=0)))
-    if dtype is None:
+    if kernel.operands is None:
         # In float32 where that loses nothing.
         with np.errstate(over="ignore"):
             single = array.astype(np.float32)
         return single if np.array_equal(single, array) else array
-    try:
-        return _rounded(array, dtype)
-    except InputError as error:
-        raise InputError(f"bias must fit the kernel's dtype, {dtype}") from error
+    return _of_any_kernel(array, kernel.operands, kernel, "bias")
 
 
-def _rounded(x: arrays.FloatArray, dtype: str) -> arrays.FloatArray:
-    """Return the nearest numbers of a dtype; infinity and NaN stay, for the core to refuse."""
+def _of_any_kernel(x: Any, dtype: str, kernel: Kernel, what: str) -> arrays.FloatArray:
+    """Return the nearest numbers of a dtype; infinity and NaN stay, for the core to refuse.
+
+    Kernels round float64 at once or by way of float32: where that matters, an InputError.
+    """
+    x = np.asarray(x)
+    rounded = _rounded(x, dtype, what)
+    if x.dtype == np.float32:
+        return rounded
+    rows = x.reshape(1, -1)
+    low, high = _core.operand_bounds(rows, dtype, 1.0, kernel.accumulate == "float32", 0.0)
+    if not np.array_equal(low, high, equal_nan=True):
+        got = rows[0, np.argmax(low != high)]
+        raise InputError(
+            f"{what} must be the same in {dtype} at once and by way of float32; got {got!r}"
+        )
+    return low.reshape(x.shape)
+
+
+def _rounded(x: arrays.FloatArray, dtype: str, what: str = "Q and K") -> arrays.FloatArray:
     finite = np.isfinite(x)
-    return np.where(finite, arrays.round_to(np.where(finite, x, 0), dtype), x).astype(np.float32)
+    of_dtype = arrays.round_to(np.where(finite, x, 0), dtype, what)
+    return np.where(finite, of_dtype, x).astype(np.float32)
 
 
 def _scaled_and_rounded(
@@ -363,11 +380,11 @@ def _scaled_and_rounded(
 
     No errors (None) where the kernel's numbers are known: those of an exact `x` that float32 holds,
     without a factor. float64 may be rounded to 16 bits by way of float32 or at once; a product may
-    be rounded in float32 first, and subnormal numbers may be flushed to zero.
+    be rounded in float32 first, or here in float64, and subnormal numbers may be flushed to zero.
     """
     dtype, in_float32 = kernel.operands, kernel.accumulate == "float32"
     assert dtype is not None
-    moved = SCALED_IN_FLOAT32 if in_float32 and factor != 1 else 0.0
+    moved = 0.0 if factor == 1 else SCALED_IN_FLOAT32 if in_float32 else SCALED_IN_FLOAT64
     if error is None:
         x = np.ascontiguousarray(x)
         low, high = _core.operand_bounds(x, dtype, factor, in_float32, moved)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 import sys
+from fractions import Fraction
 
 from headfit._base.arguments import as_count, as_flag, as_number, as_share, check_between
+from headfit._base.arrays import float_above
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
 from headfit._lower.general import GeneralBound, counting, every_subset
 from headfit._lower.lower import LowerBound, lower
@@ -176,7 +178,8 @@ def stray_for_leak(n: int, k: int, leak: float) -> float:
     n = as_count(n, "n", 1)
     k = as_count(k, "k", 1, n)
     leak = Tolerances(leak=leak).leak
-    return leak * (n - k) / (k + leak * (n - k))
+    off = Fraction(leak) * (n - k)
+    return float_above(off / (k + off))
 
 
 def leak_for_stray(n: int, k: int, stray: float) -> float:
@@ -208,7 +211,8 @@ def leak_for_stray(n: int, k: int, stray: float) -> float:
     n = as_count(n, "n", 1)
     k = as_count(k, "k", 1, n)
     stray = check_between(stray, "stray", 0, 1)
-    return 1.0 if n == k else min(1.0, stray * k / ((1 - stray) * (n - k)))
+    s = Fraction(stray)
+    return 1.0 if n == k else min(1.0, -float_above(-s * k / ((1 - s) * (n - k))))
 
 
 def random_keys_dim(n: int, k: int, *, all_subsets: bool = False) -> int:

@@ -231,15 +231,22 @@ def _judge_whole(c: Any, truth: oracle.Truth, head: Head, found: Outcome) -> Non
         return
     if any(truth.size_exceeds(i, c.max_logit) for i in range(len(truth.rows))):
         found.lies.append(("false bound", f"max_logit = {c.max_logit!r} is too small"))
-    if not head.is_module:
-        for name, x in (("q_norm", head.Q), ("k_norm", head.K)):
-            if head.eager:  # what the kernel reads
-                x = generators.dyadic.round_array(x, head.eager)
-            key = name, getattr(c, name)
-            if key not in truth.known:
-                truth.known[key] = _is_norm_bound(x, key[1])
-            if not truth.known[key]:
-                found.lies.append(("false bound", f"{name} = {key[1]!r} is too small"))
+    for name in ("q_norm", "k_norm"):
+        key = name, getattr(c, name)
+        if key not in truth.known:
+            truth.known[key] = _is_norm_bound(*_rows_of(head, name[0].upper()), key[1])
+        if not truth.known[key]:
+            found.lies.append(("false bound", f"{name} = {key[1]!r} is too small"))
+
+
+def _rows_of(head: Head, name: str) -> tuple[list, int]:
+    """Return the queries or the keys that a certificate is about, as integers times 2**e."""
+    if head.is_module:
+        return generators.module_product(head.X, head.W_Q if name == "Q" else head.W_K)
+    x = head.Q if name == "Q" else head.K
+    if head.eager:  # what the kernel reads
+        x = generators.dyadic.round_array(x, head.eager)
+    return generators.dyadic.integers(x)
 
 
 def _judge_places(c: Any, A: np.ndarray, found: Outcome) -> None:
@@ -254,12 +261,11 @@ def _judge_places(c: Any, A: np.ndarray, found: Outcome) -> None:
             found.lies.append(("false place", f"worst_distortion = {c.worst_distortion}"))
 
 
-def _is_norm_bound(x: np.ndarray, bound: float) -> bool:
+def _is_norm_bound(rows: list, e: int, bound: float) -> bool:
     if bound == math.inf:
         return True
     if not bound >= 0:
         return False
-    rows, e = generators.dyadic.integers(x)
     most = max(sum(v * v for v in row) for row in rows)
     p, q = bound.as_integer_ratio()
     left, right = most * q * q, p * p

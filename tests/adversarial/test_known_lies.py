@@ -280,7 +280,9 @@ def test_a_bias_of_float64_may_be_rounded_by_way_of_float32(dtype, unit):
     given = np.array([[1.0, 0], [1, 0]])
     leak = math.exp(-low - unit / 2)  # between those of both numbers
     head = hf.Attention(zeros, zeros, scale=1.0, bias=bias)
-    with pytest.raises(InputError, match=f"bias must be the same in {dtype} at once and by way"):
+    with pytest.raises(
+        InputError, match=f"bias must be in float32, or the same in {dtype} at once"
+    ):
         hf.certify(given, head, leak=leak, kernel=f"flash-{dtype}")
     for rounded in (low, low + unit):
         one_way = hf.Attention(zeros, zeros, scale=1.0, bias=np.where(bias > 0, rounded, 0))
@@ -290,7 +292,9 @@ def test_a_bias_of_float64_may_be_rounded_by_way_of_float32(dtype, unit):
 
 def test_a_scale_may_be_rounded_by_way_of_float32():
     scale, kernel = 1 + 2.0**-11 + 2.0**-40, hf.Kernel("float32", scale_dtype="float16")
-    with pytest.raises(InputError, match="scale must be the same in float16 at once and by way"):
+    with pytest.raises(
+        InputError, match="scale must be in float32, or the same in float16 at once"
+    ):
         hf.certify(HALVES, np.zeros((2, 1)), np.zeros((2, 1)), scale=scale, kernel=kernel)
     exact = hf.Kernel(scale_dtype="float16")  # no float32 anywhere: the neighbour above
     found = hf.certify(HALVES, np.zeros((2, 1)), np.zeros((2, 1)), scale=scale, kernel=exact)
@@ -313,3 +317,52 @@ def test_a_product_with_the_scale_is_not_rounded_to_a_tie_first(way):
     found = hf.certify([[1.0, 0], [1, 0]], head, leak=0.9, kernel=kernel)
     assert found.row_leak.min() >= least * (1 - 1e-12)
     assert found.row_leak.max() <= least * 1.05
+
+
+# Bounds of norms ---------------------------------------------------------------------------
+
+
+def test_norms_are_those_of_the_exact_products_of_a_module():
+    X, W = np.array([[1, 2.0**-30]] * 2, "f"), np.ones((2, 1), "f")
+    found = hf.certify(HALVES, hf.SelfAttention(W, W, scale=1.0)(X))
+    exact = 1 + Fraction(1, 2**30)
+    assert exact <= min(Fraction(found.q_norm), Fraction(found.k_norm))
+    assert exact**2 <= Fraction(found.max_norm)
+
+
+@pytest.mark.parametrize(
+    ("q", "scale", "kernel", "most"),
+    [
+        (1 + 2.0**-8 + 2.0**-40, 1.0, "flash-bfloat16", 1 + 2.0**-7),
+        (3.0, (1 + 3 / 256) / 3, {"accumulate": "float32", "scale": "before"}, 1 + 2.0**-6),
+    ],
+)
+def test_norms_are_those_of_either_neighbour_of_a_tie(q, scale, kernel, most):
+    options = kernel if isinstance(kernel, str) else {"operands": "bfloat16", **kernel}
+    row, one = np.full((2, 1), q), np.ones((2, 1))
+    for rows in ((row, one), (one, row)) if scale == 1 else ((row, one),):
+        found = hf.certify(HALVES, *rows, scale=scale, kernel=options)
+        assert max(found.q_norm, found.k_norm) >= most
+        assert found.max_norm >= found.max_logit * (1 - 1e-5)
+
+
+def test_a_product_of_norms_does_not_underflow_on_the_way():
+    tiny, huge = np.full((2, 1), 1e-200), np.full((2, 1), 1e300)
+    found = hf.certify(HALVES, tiny, huge, scale=1e-200)
+    assert Fraction(1e-200) ** 2 * Fraction(1e300) <= Fraction(found.max_norm) < 2e-100
+
+
+def test_texts_round_bounds_up():
+    found = hf.certify(HALVES, [[1.0], [1.0]], [[12.3449], [12.3449]], scale=1.0)
+    assert "|logit| up to 12.35," in repr(found)
+
+
+# Integers that no float holds ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("big", [2**55 + 2**31 + 1, -(2**53) - 1])
+def test_integers_beyond_float64_are_refused(big):
+    with pytest.raises(InputError, match=r"K must hold integers up to 2\*\*53"):
+        hf.certify(HALVES, np.ones((2, 1)), np.array([[big], [2**40]]), scale=2.0**-40)
+    held = np.array([[2**53], [-(2**53)]])
+    assert hf.Attention(np.ones((2, 1)), held).K.dtype == np.float64

@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import zipfile
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -445,6 +446,10 @@ def test_stray_and_leak() -> None:
     for stray in (1e-6, 0.01, 0.3):
         found = bounds.leak_for_stray(n, k, stray)
         assert bounds.stray_for_leak(n, k, found) == pytest.approx(stray)
+        off = Fraction(found) * (n - k)
+        assert off / (k + off) <= Fraction(stray)
+        off = Fraction(leak := stray / 7) * (n - k)
+        assert off / (k + off) <= Fraction(bounds.stray_for_leak(n, k, leak))
     assert bounds.leak_for_stray(n, k, 0.99) == 1.0
     assert bounds.leak_for_stray(5, 5, 0.1) == 1.0
     assert bounds.stray_for_leak(5, 5, 0.1) == 0

@@ -64,7 +64,7 @@ def test_eager_certificates_beside_eager_code(dtype, option, seed, size):
     q, k = size * rng.normal(size=(n, d)), rng.normal(size=(n, d))
     options = {"softcap": size} if option in ("softcap", "both") else {}
     if option in ("bias", "both"):
-        options["bias"] = size * rng.normal(size=(n, n))
+        options["bias"] = (size * rng.normal(size=(n, n))).astype(np.float32)
     scale = rng.uniform(0.1, 2)
     leak, distortion = bounds_of(eager(q, k, scale, dtype, **options), dense)
     head = hf.Attention(q, k, scale=scale, **options)

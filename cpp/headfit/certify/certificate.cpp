@@ -106,8 +106,8 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
   CertificateRows out(target.n);
   Norms norms = detail::bound_norms(source, options.errors);
   if (!options.kernel.is_exact()) norms.bias_max = detail::largest_bias(source.bias, target.n);
-  out.q_norm = norms.q_max;
-  out.k_norm = norms.k_max;
+  out.q_norm = detail::largest_with_errors(norms.q, options.errors.q);
+  out.k_norm = detail::largest_with_errors(norms.k, options.errors.k);
   // The scan computes products. The soft-cap and a bias are applied to their enclosures.
   const detail::LogitPath path(options.kernel, source.scale, source.softcap, source.q.cols);
   LogitSource<T> products = source;

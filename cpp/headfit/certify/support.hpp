@@ -54,6 +54,16 @@ inline double error_of(std::span<const double> errors, Index row) {
   return errors.empty() ? 0 : errors[static_cast<std::size_t>(row)];
 }
 
+// A bound of the largest norm of rows that may differ from the stored ones by their errors.
+inline double largest_with_errors(const Vector<double>& norms, std::span<const double> errors) {
+  double most = 0;
+  for (Index i = 0; i < norms.size(); ++i) {
+    const double error = error_of(errors, i);
+    most = std::max(most, error > 0 ? next_up(norms[i] + error) : norms[i]);
+  }
+  return most;
+}
+
 template <class T>
 Norms bound_norms(const LogitSource<T>& source, const InputErrors& errors) {
   Norms norms;

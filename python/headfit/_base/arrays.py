@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def as_stored_array(x: Any, name: str, *, ndim: int = 2) -> NDArray[Any]:
     """Return `x` with at least `ndim` axes in a dtype that the core reads without a copy.
 
     These dtypes are float64, float32, float16 and `BFLOAT16`; integers and booleans become
-    float64.
+    float64, which holds all up to 2**53: larger ones are an InputError.
     """
     array = as_array(x, name)
     if array.dtype.kind not in "fiub" and array.dtype != BFLOAT16:
@@ -126,6 +127,8 @@ def as_stored_array(x: Any, name: str, *, ndim: int = 2) -> NDArray[Any]:
             raise InputError(
                 f"{name} must be float16, bfloat16, float32 or float64; got {array.dtype}"
             )
+        if array.dtype.kind in "iu" and ((array > 2**53) | (array < -(2**53))).any():
+            raise InputError(f"{name} must hold integers up to 2**53, or floats of those beyond")
         array = array.astype(np.float64, copy=False)
     if array.ndim < ndim:
         raise InputError(f"{name} must have at least {ndim} axes; got shape {array.shape}")
@@ -251,6 +254,12 @@ def as_float_dtype(dtype: Any) -> np.dtype[Any]:
 def array_dtype(name: str) -> Any:
     """Return the NumPy dtype of arrays that hold numbers of a format: float32 or float64."""
     return np.dtype(np.float64 if name == "float64" else np.float32)
+
+
+def float_above(x: Fraction) -> float:
+    """Return the least float64 that is at least x."""
+    near = float(x) if x <= sys.float_info.max else math.inf
+    return near if near >= x else math.nextafter(near, math.inf)
 
 
 def round_to(x: Any, name: str, what: str = "Q and K") -> FloatArray:

@@ -1,11 +1,14 @@
 """`Certificate`: a statement about every entry of an attention matrix, proved by a scan."""
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit._base.arrays import float_above
 from headfit._base.display import Pictured, data_frame, mask_text, named, number, plain_dict
 from headfit._base.tolerances import Kernel, Tolerances
 from headfit.errors import CertificateError
@@ -133,7 +136,10 @@ class Certificate(Proof):
 
         NaN for a certificate about the entries of a matrix.
         """
-        return abs(self.scale) * self.q_norm * self.k_norm
+        factors = self.scale, self.q_norm, self.k_norm
+        if not np.isfinite(factors).all():
+            return abs(math.prod(factors))
+        return float_above(abs(math.prod(map(Fraction, factors))))
 
     @property
     def reached(self) -> str:
@@ -178,14 +184,14 @@ class Certificate(Proof):
         if self.basis == "matrix":
             return f"the entries of the given {self.dtype} matrix, as stored"
         what = "Q, K" if self.basis == "logits" else "X, W_Q, W_K"
-        which, how = "exact logits of the stored", ""
+        which, how, error = "exact logits of the stored", "", number(self.rounding_bound, 2)
         if not self.kernel.is_exact:
             which, how = "logits of the stored", f" with the kernel {self.kernel}"
             if self.basis == "module":
                 which, what = "logits of the exact products", "X W_Q, X W_K"
         return (
-            f"the {which} {what} ({self.dtype}){how}: |logit| up to {self.max_logit:.4g}, "
-            f"rounding bound {self.rounding_bound:.2g}, {self.rescanned} rows rescanned in float64"
+            f"the {which} {what} ({self.dtype}){how}: |logit| up to {number(self.max_logit, 4)}, "
+            f"rounding bound {error}, {self.rescanned} rows rescanned in float64"
         )
 
     def __repr__(self) -> str:

@@ -362,7 +362,8 @@ def _of_any_kernel(x: Any, dtype: str, kernel: Kernel, what: str) -> arrays.Floa
     if not np.array_equal(low, high, equal_nan=True):
         got = rows[0, np.argmax(low != high)]
         raise InputError(
-            f"{what} must be the same in {dtype} at once and by way of float32; got {got!r}"
+            f"{what} must be in float32, or the same in {dtype} at once and by way of float32, "
+            f"since kernels differ; got {float(got)!r}"
         )
     return low.reshape(x.shape)
 

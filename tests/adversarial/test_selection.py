@@ -29,7 +29,7 @@ def test_no_certificate_of_a_selection_lies(form: str, family: str) -> None:
     if form == "sum" and family in ("many", "large scales", "overflowing"):
         most = 0.4
     assert counts["missed"] <= most * counts["away"]
-    if form == "dot":
+    if form == "dot" and family != "overflowing":  # where only a row that sees all keys is sure
         assert counts["unseen"] <= 0.01 * counts["clear"] > 0
 
 

@@ -327,7 +327,13 @@ def test_edges() -> None:
     assert not blind.sure.any()
     # Where a score may overflow nothing but what is kept always is sure.
     huge = hf.certify_selection(Q, K, q * 2.0**66, k * 2.0**66, **ASKS, mask="causal")
-    assert set(huge.sure.tolist()) <= {ASKS["window"] + ASKS["first"], *range(ASKS["keys"])}
+    assert huge.sure.max() <= ASKS["window"] + ASKS["first"]
+    few = {"window": ASKS["window"], "first": ASKS["first"], "keys": M}
+    hides = np.arange(len(Q)) + M - len(Q) < M - 1
+    huge = hf.certify_selection(Q, K, q * 2.0**66, k * 2.0**66, **few, mask="causal")
+    assert (huge.sure[hides] <= ASKS["window"] + ASKS["first"]).all()
+    assert (huge.sure[~hides] == M).all()
+    assert (huge.row_status[hides & (huge.selected > huge.sure)] == 2).all()
     tiny = hf.certify_selection(Q, K, q * 2.0**-140, k, **ASKS)
     assert not tiny.holds
     assert (tiny.sure <= tiny.selected).all()
@@ -336,6 +342,28 @@ def test_edges() -> None:
     K[30:], k[30:] = np.nan, np.nan
     read = hf.certify_selection(Q, K, q, k, **ASKS, key_lengths=30)
     assert np.isfinite(read.row_mass).all()
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "logits"), [(256.0, -256.0, "float16"), (1e20, -1e20, None), (1e20, 1e20, None)]
+)
+def test_overflowing_scores_beside_hidden_keys(q: float, k: float, logits: Any) -> None:
+    # A kernel that hides keys by -inf: -inf ties with these, and +inf makes NaN of them.
+    n, seen = 8, [0, 2, 5, 7]
+    mask = np.zeros((1, n), bool)
+    mask[0, seen] = True
+    zeros = np.zeros((1, 2), "f"), np.zeros((n, 2), "f")
+    index = np.full((1, 2), q, "f"), np.full((n, 2), k, "f")
+    asked = {"keys": 4, "window": 1, "first": 0, "mass": 0.9, "mask": mask}
+    kernel = hf.Kernel("float32", logits=logits)
+    found = hf.certify_selection(*zeros, *index, **asked, kernel=kernel, columns=True)
+    assert found.status == "undecided"
+    assert found.sure.tolist() == [1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores = (index[0] @ index[1].T).astype(logits or "f") + np.where(mask, 0, -np.inf)
+    best = np.argsort(-scores[0, :-1], kind="stable")[:3]  # NaN last; some kernels have it first
+    kept = {7, *best.tolist()} & set(seen) if k < 0 else {7}
+    assert found.row_mass[0] <= len(kept) / len(seen)
 
 
 def test_results_and_words() -> None:

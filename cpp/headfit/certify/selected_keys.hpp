@@ -14,7 +14,8 @@
 //   lower end exceeds u_j.
 //
 // So two order statistics of each row decide, and neither equal scores nor equal keys need care: their
-// intervals overlap. With at most b free keys all are selected.
+// intervals overlap. With at most b free keys all are selected, unless a score may overflow beside a
+// hidden key: -inf ties with that, and a kernel that hides keys by adding -inf makes NaN of +inf.
 //
 // This is done twice. B is all sure keys and some of the possible ones, which have no smaller scores
 // than the other possible ones. So the same holds of the possible keys alone, with as many to select as
@@ -46,11 +47,11 @@ class SelectedKeys {
  public:
   explicit SelectedKeys(const SelectionOptions& options) : options_(options) {}
 
-  // Chooses among the keys of a row at a position. x[c] is the score of the key at place(c), rising,
-  // -inf where it is masked; ends(c) encloses what a kernel computes, infinite where that may overflow,
+  // Chooses among the keys of a row at a position, all others of `keys` being hidden. x[c] is the
+  // score of the key at place(c), rising, -inf where it is masked; ends(c) encloses what a kernel computes, infinite where that may overflow,
   // and closer(c) does so better.
   template <class Place, class Ends, class Closer>
-  ChoiceCounts choose(const double* x, Index count, Index position, const Place& place,
+  ChoiceCounts choose(const double* x, Index count, Index keys, Index position, const Place& place,
                       const Ends& ends, const Closer& closer, Choice* to) {
     ChoiceCounts counts;
     at_.clear();
@@ -70,7 +71,11 @@ class SelectedKeys {
     }
     counts.may_overflow = !enclose(ends);
     counts.selected = counts.sure + std::min(std::ssize(at_), options_.budget());
-    choose_free(options_.budget(), to, counts);
+    if (counts.may_overflow && seen < keys) {
+      for (const Index c : at_) to[c] = Choice::possible;
+    } else {
+      choose_free(options_.budget(), to, counts);
+    }
     if (counts.open() == 0 || counts.may_overflow) return counts;
     std::erase_if(at_, [&](Index c) { return to[c] != Choice::possible; });
     enclose(closer);

@@ -163,7 +163,8 @@ class SelectionFold : public WholeRows<double> {
       return q_norm * norms[place(c)];
     };
     const auto choose_by = [&](const auto& ends, const auto& closer) {
-      return chosen_.choose(scores, count, row + cols - index.q.rows, place, ends, closer, to);
+      return chosen_.choose(scores, count, cols, row + cols - index.q.rows, place, ends, closer,
+                            to);
     };
     ChoiceCounts counts;
     if (is_sum()) {

@@ -11,6 +11,7 @@ import pytest
 
 import headfit as hf
 from headfit import _core
+from headfit._base.positions import as_rotary, rope_frequencies
 from headfit._compress.free_maps import ClosedForm
 from headfit._compress.passages import Parts, Passages, common_rotary, cut, moved_by
 from headfit.errors import InputError, NonFiniteError
@@ -317,6 +318,11 @@ def test_rotary_positions_are_applied_first() -> None:
     small = result.apply(*given[0], position="rope", mask="causal")
     assert small.position is None
     np.testing.assert_array_equal(small.Q, other.apply(turned[0]).Q)
+    same = ("rope", rope_frequencies(D, 10_000))
+    np.testing.assert_array_equal(result.apply(*given[0], position=same, mask="causal").Q, small.Q)
+    for kept, wrong in ((result, "rope-half"), (result, ("rope", 7.0)), (other, ("rope", 7.0))):
+        with pytest.raises(InputError, match=r"position must be that of the result, \('rope', "):
+            kept.apply(*given[0], position=wrong, mask="causal")
 
 
 @pytest.mark.parametrize("position", [("rope", 50.0), ("rope-half", (0.3, 0.01, 0.003, 0.001))])
@@ -456,14 +462,14 @@ def test_exported_tensors(dtype: str, tmp_path: Path) -> None:
         result.tensors(W_K=np.full_like(w_k, 1e300, dtype=float))
     with pytest.raises(NonFiniteError, match="W_K must be finite; got nan"):
         result.tensors(W_K=np.full_like(w_k, np.nan))
-    with pytest.raises(InputError, match="position must be None, as that"):
+    with pytest.raises(InputError, match="position must be that of the result, None; got"):
         result.apply(texts[0] @ w_q, texts[0] @ w_k, position="rope")
 
 
 def test_maps_after_rotation_do_not_fold_into_weights() -> None:
     result = compressed(passages(8), dim=3, position="rope")
-    assert result.rotary
-    assert not compressed(passages(8), dim=3, position="alibi").rotary
+    assert result.position == as_rotary("rope", D).position
+    assert compressed(passages(8), dim=3, position="alibi").position is None
     with pytest.raises(hf.errors.InputError, match="W_K must not be given: maps act after rotary"):
         result.tensors(W_K=np.eye(D))
 

@@ -153,7 +153,7 @@ class Sizes:
             dim=dim,
             original_dim=self.passages.dim,
             original_scale=self.passages.scale,
-            rotary=self.passages.rotary is not None,
+            position=self.passages.position,
             length=self.passages.length,
             **curves["taken"][dim]._asdict(),
             calibration_kl=self._judged(size.maps, parts.calibration).kl,

@@ -1,12 +1,17 @@
-"""Maps of queries and keys: as one matrix, as users get them, and how far they leave attention."""
+"""Maps of queries and keys: as users get them, what they are for, how far they leave attention."""
 
+import math
+import sys
+import warnings
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
+from headfit._base.arguments import shown
 from headfit._base.arrays import FloatArray, as_float_array, check_finite, round_to
+from headfit._base.positions import as_rotary
 from headfit.errors import InputError
 
 # P_q of each query head, D rows each, and below them P_k: one matrix of d columns.
@@ -68,6 +73,35 @@ class StoredMaps(NamedTuple):
                 product = product.sum(axis=0)
             tensors[f"{name}_P_{name[-1].lower()}"] = round_to(product, self.dtype, f"{name} P")
         return tensors
+
+
+def check_same_scale(scale: float, fitted: float | None, place: str = "") -> None:
+    """Raise an InputError unless a scale is that of the passages of a result, up to rounding."""
+    if fitted is not None and not math.isclose(scale, fitted, rel_tol=1e-6):
+        raise InputError(
+            f"scale must be that of the passages, {fitted:g}, part of P_q; got {scale:g}{place}"
+        )
+
+
+def check_same(given: Attention, position: Any, scale: Any = None, place: str = "") -> None:
+    """Raise an error where the rotary position or the scale of an attention is not a result's."""
+    check_same_scale(given.scale, scale, place)
+    own = as_rotary(given.position, given.dim)
+    if own is not None and own.position != position:
+        raise InputError(
+            f"position must be that of the result, {shown(position)}; got "
+            f"{shown(own.position)}{place}"
+        )
+
+
+def warn_beyond(count: int, length: int, position: Any) -> None:
+    """Warn its caller of more tokens than what maps after rotary positions are meant for."""
+    if position and count > length:
+        inside, levels = ("headfit", "contextlib"), 1
+        while sys._getframe(levels).f_globals.get("__name__", "").split(".")[0] in inside:
+            levels += 1
+        what = f"a passage has more than the {length} tokens that the maps are meant for"
+        warnings.warn(f"{what}: they have not seen such positions", stacklevel=levels + 1)
 
 
 class Closeness(NamedTuple):

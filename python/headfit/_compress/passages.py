@@ -1,8 +1,6 @@
 """The passages of a head: what users pass, checked once, and how they are divided."""
 
 import math
-import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -304,24 +302,6 @@ def checked_length(length: Any, passages: Sequence[Attention], rotary: Rotary | 
     if rotary is None:
         raise InputError("length must go with rotary positions, which are moved up to it")
     return as_count(length, "length", longest)
-
-
-def check_same_scale(scale: float, fitted: float | None, place: str = "") -> None:
-    """Raise an InputError unless a scale is that of the passages of a result, up to rounding."""
-    if fitted is not None and not math.isclose(scale, fitted, rel_tol=1e-6):
-        raise InputError(
-            f"scale must be that of the passages, {fitted:g}, part of P_q; got {scale:g}{place}"
-        )
-
-
-def warn_beyond(count: int, length: int, is_rotary: bool) -> None:
-    """Warn its caller of more tokens than what maps after rotary positions are meant for."""
-    if is_rotary and count > length:
-        inside, levels = ("headfit", "contextlib"), 1
-        while sys._getframe(levels).f_globals.get("__name__", "").split(".")[0] in inside:
-            levels += 1
-        what = f"a passage has more than the {length} tokens that the maps are meant for"
-        warnings.warn(f"{what}: they have not seen such positions", stacklevel=levels + 1)
 
 
 def moved_by(count: int, attention: Attention, rotary: Rotary | None) -> Attention:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from headfit._base.arguments import shown
-from headfit._compress.passages import check_same_scale, warn_beyond
+from headfit._compress.maps import check_same_scale, warn_beyond
 from headfit._compress.result import Compressed
 from headfit.errors import CaptureError, InputError
 from headfit.torch.running import Running
@@ -199,7 +199,7 @@ class _LayerMaps:
             with torch.inference_mode(False):  # a later call may have gradients
                 self._tensors[place] = [torch.from_numpy(x).to(query) for x in maps]
         for head in self.heads.values():
-            warn_beyond(key.shape[-2], head.length, head.rotary)
+            warn_beyond(key.shape[-2], head.length, head.position)
         for_queries, for_keys = self._tensors[place]
         return query @ for_queries, key @ for_keys
 

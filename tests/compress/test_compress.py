@@ -564,6 +564,11 @@ def test_bad_input_to_apply() -> None:
     np.testing.assert_array_equal(given.matrix(), result.apply(q, k).matrix())
     with pytest.raises(hf.errors.InputError, match=r"Q must have head size 8 .* got 4"):
         result.apply(q[:, :4], k[:, :4])
+    q, k = np.stack([q] * 2), k[np.newaxis]
+    shared = compressed([(q, k[0])] * 4, dim=2, effort=0)
+    np.testing.assert_array_equal(shared.apply(q, k).logits(), shared.apply(q, k[0]).logits())
+    with pytest.raises(InputError, match=r"K be of one key head; .* and K of shape \(2, "):
+        shared.apply(q, np.concatenate([k, -k]))
 
 
 def test_masked_keys_have_no_part_in_the_closed_forms():

@@ -1,6 +1,7 @@
 """What compressing a head gives: maps, and how close they stay on passages not seen before."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -150,11 +151,11 @@ class Compressed(FromPassages, Result):
         attention = Attention.of(Q, K, **options)
         known = self.original_scale if attention_in(Q) is not None else None
         check_same(attention, self.position, known)
-        lead = self.P_q.shape[:-2]
-        if attention.dim != self.original_dim or attention.lead != lead:
+        lead, keys = self.P_q.shape[:-2], attention.stored[1].shape
+        if (attention.dim, attention.lead) != (self.original_dim, lead) or math.prod(keys[:-2]) > 1:
             raise InputError(
-                f"Q must have head size {self.original_dim} and leading axes {lead}; "
-                f"got {attention.dim} and {attention.lead}"
+                f"Q must have head size {self.original_dim} and leading axes {lead}, and K be of "
+                f"one key head; got {attention.dim} and {attention.lead}, and K of shape {keys}"
             )
         warn_beyond(attention.m, self.length, self.position)
         return StoredMaps(self.P_q, self.P_k, self.dtype).smaller(attention.rotated())

@@ -284,6 +284,35 @@ def test_a_layer_without_positions_beside_sliding_windows():
     assert ht.SmallCache(model, turned).layers[3].found["keys"].position
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "phi"])
+def test_what_has_no_positions_needs_no_rotary_embedding(kind):
+    """Values, and keys of a model without rotary positions."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        kind, vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=32, partial_rotary_factor=0.5, bos_token_id=1, eos_token_id=1
+    )  # fmt: skip
+    model, x = transformers.AutoModelForCausalLM.from_config(config).eval(), tokens(4, 20)
+    with ht.capture(model, statistics=False, values=True) as heads:
+        heads.run([x])
+    values = hf.compress_values(heads.layer_passages(values=True), rank=32)
+    cache = ht.SmallCache(model, {}, values)
+    np.testing.assert_allclose(run(model, x, cache), run(model, x, None), atol=1e-2)
+    keys = hf.compress_keys(heads.layer_passages(), rank=32, effort=0)
+    if kind == "phi":
+        with pytest.raises(CaptureError, match="turns a part of each head alone"):
+            ht.SmallCache(model, keys)
+        return
+    caches = ht.SmallCache(model, keys), ht.SmallCache(model, keys, values)
+    for cache in caches:
+        run(model, x[:, :9], cache)
+        got, expected = run(model, x[:, 9:], cache), run(model, x, None)[:, 9:]
+        np.testing.assert_allclose(got, expected, atol=1e-2)
+    rotated = hf.compress_keys(heads.layer_passages(), rank=32, effort=0, rotated="rope")
+    with pytest.raises(InputError, match="fitted with rotated="):
+        ht.SmallCache(model, rotated)
+
+
 def test_what_is_refused(made):
     model, found = made
     of_bits = found[("bytes", 6),]

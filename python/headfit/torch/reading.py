@@ -119,16 +119,11 @@ def from_projections(
     return Attention(Q, K, **options)
 
 
-def rotary_module(model: Any) -> Any:
-    """Return the module of a model that makes its rotary positions."""
+def rotary_modules(model: Any) -> list[Any]:
+    """Return the modules of a model that make its rotary positions."""
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"model must be a torch.nn.Module; got {type(model).__name__}")
-    found = [m for m in model.modules() if getattr(m, "inv_freq", None) is not None]
-    if len(found) != 1:
-        raise CaptureError(
-            f"the model must have one rotary embedding, a module with inv_freq; it has {len(found)}"
-        )
-    return found[0]
+    return [m for m in model.modules() if getattr(m, "inv_freq", None) is not None]
 
 
 def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:
@@ -160,11 +155,17 @@ def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:
     >>> hf.torch.rotary_position(transformers.LlamaForCausalLM(config))[0]
     'rope-half'
     """
-    module = rotary_module(model)
+    modules = rotary_modules(model)
+    if len(modules) != 1:
+        raise CaptureError(
+            "the model must have one rotary embedding, a module with inv_freq; it has "
+            f"{len(modules)}"
+        )
+    (module,) = modules
     kind = getattr(module, "rope_type", "default")
     if kind in ("dynamic", "longrope"):
         raise CaptureError(f"the frequencies of the model change with the length: {kind!r}")
-    rope = getattr(getattr(model, "config", None), "rope_parameters", None) or {}
+    rope = getattr(getattr(module, "config", None), "rope_parameters", None) or {}
     if (part := rope.get("partial_rotary_factor", 1)) != 1:
         raise CaptureError(f"the model turns a part of each head alone: {part} of its numbers")
     x = module.inv_freq

@@ -374,6 +374,8 @@ def test_bad_passages() -> None:
         hf.compress_keys({"it": mixed})
     with pytest.raises(InputError, match="rotated must be a rotary position"):
         compressed(options={"position": None}, rotated="alibi")
+    with pytest.raises(InputError, match="rotated, which turns whole heads: .* 4 pairs .* got 2"):
+        compressed(options={"position": None}, rotated=("rope", (1.0, 0.1)))
     broken = k.copy()
     broken[1, 2, 3] = np.nan
     with pytest.raises(NonFiniteError, match="K of passage 1"):

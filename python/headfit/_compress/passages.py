@@ -288,7 +288,8 @@ def common_rotary(passages: Sequence[Attention], rotated: Any) -> Rotary | None:
     (position,) = own
     if rotated is not None and position is not None:
         raise InputError("rotated must not be given beside passages with rotary positions")
-    rotary = as_rotary(position if rotated is None else rotated, passages[0].dim)
+    with input_errors("rotated, which turns whole heads", InputError):
+        rotary = as_rotary(position if rotated is None else rotated, passages[0].dim)
     if rotated is not None and rotary is None:
         raise InputError(f"rotated must be a rotary position; got {shown(rotated)}")
     return rotary

@@ -174,9 +174,8 @@ class _Layer(Passages):
         originals = self.part(self.parts.judging)
         smaller = [found.apply(a, num_threads=threads).core for a in originals]
         kl, tv, attends = _core.compare_heads([a.core for a in originals], smaller, threads)
-        longest, heads = max(a.n for a in originals), math.prod(originals[0].lead)
-        rows = np.concatenate([np.tile(np.arange(a.n), heads) for a in originals])
-        by_position = by_eighths(kl[attends], rows[attends], longest)
+        shapes = [(a.n, a.m) for a in originals for _ in range(math.prod(a.lead))]
+        by_position = by_eighths(kl[attends], attends, shapes)
         close = Closeness.of(kl[attends], tv[attends])
         return replace(found, **close._asdict(), kl_by_position=by_position)
 

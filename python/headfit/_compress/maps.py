@@ -3,6 +3,7 @@
 import math
 import sys
 import warnings
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -129,8 +130,14 @@ class Closeness(NamedTuple):
         return cls(*map(float, (tv.mean(), np.quantile(tv, 0.95), tv.max(), kl.mean())))
 
 
-def by_eighths(values: FloatArray, places: NDArray[np.intp], length: int) -> NDArray[np.float64]:
-    """Return the mean of values in each eighth of the positions; NaN where there are none."""
-    part = places * PARTS // length
+def by_eighths(
+    values: FloatArray, chosen: NDArray[np.bool_], shapes: Iterable[tuple[int, int]]
+) -> NDArray[np.float64]:
+    """Return the mean of values in each eighth of the positions; NaN where there are none.
+
+    They are those of chosen rows of passages of shapes (n, m), whose last rows are at their ends.
+    """
+    places = np.concatenate([np.arange(m - n, m) for n, m in shapes]).clip(0)
+    part = places[chosen] * PARTS // (places.max() + 1)
     with np.errstate(invalid="ignore"):
         return np.bincount(part, values, PARTS) / np.bincount(part, minlength=PARTS)

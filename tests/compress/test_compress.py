@@ -1,5 +1,6 @@
 """Maps that make a head smaller for every input."""
 
+import inspect
 import warnings
 from dataclasses import replace
 from functools import lru_cache
@@ -364,7 +365,7 @@ def test_maps_hold_up_to_the_length() -> None:
     assert worst(moving) < 2 * moving.kl
 
 
-def test_more_tokens_than_the_length_warn() -> None:
+def test_more_tokens_than_the_length_warn(monkeypatch: pytest.MonkeyPatch) -> None:
     given = passages(18)[::3]
     q, k = np.random.default_rng(0).normal(size=(2, 41, D))
     with_rotary, without = (
@@ -375,6 +376,10 @@ def test_more_tokens_than_the_length_warn() -> None:
     with pytest.warns(UserWarning, match="more than the 40 tokens") as seen:
         with_rotary.apply(q, k, position="rope")
     assert [w.filename for w in seen] == [__file__]
+    names = {frame.frame.f_globals["__name__"].split(".")[0] for frame in inspect.stack()}
+    monkeypatch.setattr("headfit._compress.maps.INSIDE", names | {"headfit", "contextlib"})
+    with pytest.warns(UserWarning, match="more than the 40 tokens"):  # nobody called the package
+        with_rotary.apply(q, k, position="rope")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with_rotary.apply(q[:40], k[:40], position="rope")

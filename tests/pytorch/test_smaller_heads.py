@@ -144,8 +144,9 @@ def test_more_tokens_than_the_length_warn():
         longer = torch.cat([given["input_ids"]] * 2, dim=1)
         with ht.smaller_heads(model, found):
             model(**given)
-            with pytest.warns(UserWarning, match=f"more than the {N} tokens"):
+            with pytest.warns(UserWarning, match=f"more than the {N} tokens") as seen:
                 model(longer)
+            assert {w.filename for w in seen} == {__file__}
 
 
 def test_gradients_after_inference():

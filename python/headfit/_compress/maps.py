@@ -1,7 +1,7 @@
 """Maps of queries and keys: as users get them, what they are for, how far they leave attention."""
 
+import inspect
 import math
-import sys
 import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
@@ -18,6 +18,7 @@ from headfit.errors import InputError
 # P_q of each query head, D rows each, and below them P_k: one matrix of d columns.
 Maps = NDArray[np.float64]
 
+INSIDE = ("headfit", "contextlib", "torch", "transformers")  # not who is warned
 PARTS = 8  # of the positions of a passage, for which means are reported
 
 
@@ -96,13 +97,18 @@ def check_same(given: Attention, position: Any, scale: Any = None, place: str = 
 
 
 def warn_beyond(count: int, length: int, position: Any) -> None:
-    """Warn its caller of more tokens than what maps after rotary positions are meant for."""
+    """Warn of more tokens than what maps after rotary positions are meant for."""
     if position and count > length:
-        inside, levels = ("headfit", "contextlib"), 1
-        while sys._getframe(levels).f_globals.get("__name__", "").split(".")[0] in inside:
-            levels += 1
         what = f"a passage has more than the {length} tokens that the maps are meant for"
-        warnings.warn(f"{what}: they have not seen such positions", stacklevel=levels + 1)
+        warn_caller(f"{what}: they have not seen such positions")
+
+
+def warn_caller(text: str) -> None:
+    """Warn whoever called this package, or a model that it watches."""
+    frame, level = inspect.currentframe(), 1
+    while frame and frame.f_globals.get("__name__", "").split(".")[0] in INSIDE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 class Closeness(NamedTuple):

@@ -428,8 +428,22 @@ def test_calls_that_were_not_kept_are_said():
     model = llama()
     with ht.capture(model, keep=50, statistics=False) as heads:
         heads.run([{"input_ids": tokens(1, 40)}, {"input_ids": tokens(1, 40)}])
-    with pytest.warns(UserWarning, match="2 of 4 calls of the layers were not kept"):
+    with pytest.warns(UserWarning, match="2 of 4 calls of the layers were not kept") as seen:
         assert [len(x) for x in heads.layer_passages().values()] == [1, 1]
+    assert [w.filename for w in seen] == [__file__]
+
+
+def test_calls_that_share_keys_are_said():
+    model, x = llama(), tokens(3, 20)
+    with ht.capture(model, statistics=False, values=True) as heads:
+        model.generate(x, max_new_tokens=2, do_sample=False, pad_token_id=0)
+    for read in (heads.passages, heads.layer_passages, lambda: heads.layer_passages(values=True)):
+        with pytest.warns(UserWarning, match="passages that share keys: those held out") as seen:
+            assert {len(x) for x in read().values()} == {6}
+        assert [w.filename for w in seen] == [__file__]
+    with ht.capture(model, statistics=False) as heads:  # the same texts, each in one call
+        heads.run([{"input_ids": x, "use_cache": True}])
+    heads.layer_passages()
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ def compress_values(
         Without `bits` latents are stored in float16; without `rank` there are as many as numbers
         in the values.
     held_out : float, default 0.25
-        The share of the passages that judge the result. A single passage does both.
+        The share of the passages that judge the result; as in `compress`. A single one does both.
     rng : seed or Generator, default 0
         For the division of the passages, and the rotation of latents.
     num_threads : int, optional

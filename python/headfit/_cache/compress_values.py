@@ -1,6 +1,5 @@
 """Smaller caches of values: principal components weighted by squares of attention."""
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -106,11 +105,13 @@ def compress_values(
     check_layers(layers)
     shares, seed, threads = checked_shares(held_out, 0), seed_from(rng), thread_count(num_threads)
 
-    def found(own: Any) -> CompressedValues:
-        started = time.perf_counter()
+    def checked(own: Any) -> tuple[Passages, list[FloatArray], _core.LatentOptions]:
         passages, values = _checked(own, shares, seed)
-        heads, dim = math.prod(values[0].shape[:-2]), values[0].shape[-1]
-        options = latent_options(heads, dim, SHARE, bytes, rank, bits, seed=seed, steps=0, rows=0)
+        sizes = passages.key_heads, values[0].shape[-1], SHARE, bytes, rank, bits
+        return passages, values, latent_options(*sizes, seed=seed, steps=0, rows=0)
+
+    def found(layer: tuple[Passages, list[FloatArray], _core.LatentOptions]) -> CompressedValues:
+        started, (passages, values, options) = time.perf_counter(), layer
         parts, fitted = passages.parts, passages.part(passages.parts.calibration)
         # A floor for tokens beside one that nearly all attention is on. Where no row attends to
         # anything, all tokens but padding count alike.
@@ -122,13 +123,14 @@ def compress_values(
         each, (encode, decode, mean) = _core.principal_latents(of_values, options)
         return _judged(
             CompressedValues(
-                encode, decode, mean[0], tuple(each) or None, heads, None, **vars(parts),
-                seconds=time.perf_counter() - started,
+                encode, decode, mean[0], tuple(each) or None, passages.key_heads, None,
+                **vars(parts), seconds=time.perf_counter() - started,
             ),
             [(passages.attentions[i], values[i]) for i in parts.judging], threads,
         )  # fmt: skip
 
-    return CompressedLayerValues(of_each(layers, "layer", found), time.perf_counter() - begun)
+    each = of_each(of_each(layers, "layer", checked), "layer", found)
+    return CompressedLayerValues(each, time.perf_counter() - begun)
 
 
 @np.errstate(over="ignore")

@@ -433,6 +433,18 @@ def test_calls_that_were_not_kept_are_said():
     assert [w.filename for w in seen] == [__file__]
 
 
+def test_a_call_larger_than_keep_is_said_while_it_runs():
+    model, last = llama(), f"model.layers.{LAYERS - 1}.self_attn"
+    for layers, count in ((None, LAYERS), ([last], 1)):
+        with ht.capture(model, keep=50, keep_layers=layers, statistics=False) as heads:
+            heads.run([{"input_ids": tokens(2, 25)}])  # as many as are kept
+            with pytest.warns(UserWarning, match="call of 52 tokens .* keep=50 of capture") as seen:
+                heads.run([{"input_ids": tokens(2, 26)}])
+            assert [w.filename for w in seen] == [__file__] * count
+    with ht.capture(model, keep=0) as heads:
+        heads.run([{"input_ids": tokens(2, 26)}])
+
+
 def test_calls_that_share_keys_are_said():
     model, x = llama(), tokens(3, 20)
     with ht.capture(model, statistics=False, values=True) as heads:

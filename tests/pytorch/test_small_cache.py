@@ -316,9 +316,10 @@ def test_what_has_no_positions_needs_no_rotary_embedding(kind):
 def test_what_is_refused(made):
     model, found = made
     of_bits = found[("bytes", 6),]
-    with pytest.raises(InputError, match="names of layers of this model; got CompressedKeys for"):
-        ht.SmallCache(model, {"nowhere": of_bits["model.layers.0.self_attn"]})
-    with pytest.raises(InputError, match="got int for"):
+    for name in ("nowhere", "model.layers.0.mlp"):
+        with pytest.raises(InputError, match=f"must name attention layers of model; got '{name}'"):
+            ht.SmallCache(model, {name: of_bits["model.layers.0.self_attn"]})
+    with pytest.raises(InputError, match=r"a CompressedKeys for 'model\.layers.*'; got int"):
         ht.SmallCache(model, {"model.layers.0.self_attn": 3})
     other = llama(rope_parameters={"rope_type": "default", "rope_theta": 500.0})
     with pytest.raises(InputError, match="fitted with rotated="):
@@ -352,6 +353,8 @@ def test_what_is_refused(made):
     with pytest.raises(CaptureError, match=r"turns a part of each head alone: 0\.25"):
         ht.rotary_position(transformers.GPTNeoXForCausalLM(partly))
     cache = ht.SmallCache(model, of_bits)
+    with pytest.raises(InputError, match="read needs tokens in the cache"):
+        cache.layers[0].read()
     with pytest.raises(CaptureError, match="the model that it was made for"):
         cache.update(torch.ones(1, 2, 3, 8), torch.ones(1, 2, 3, 8), 0)
     run(model, tokens(1, 5), cache)
@@ -625,7 +628,7 @@ def test_values_that_do_not_fit_are_refused(both):
         ht.SmallCache(model, keys, keys)
     with pytest.raises(InputError, match=r"found must have a CompressedKeys .* CompressedValues"):
         ht.SmallCache(model, values)
-    with pytest.raises(InputError, match="values must have a CompressedValues for names"):
+    with pytest.raises(InputError, match="values must name attention layers of model; got 'nowh"):
         ht.SmallCache(model, {}, {"nowhere": values[name]})
     rng = np.random.default_rng(0)
     q, v = rng.normal(size=(2, 1, 5, SIZE))

@@ -242,7 +242,11 @@ def maps(size=SIZE, dim=2, group=2, **options):
         ({("first", 2): maps()}, InputError, "key head 2 of first must be for one of its 2"),
         ({("first", 0): maps(size=6)}, InputError, "of size 8, .* got maps for size 6"),
         ({("first", 0): maps(group=1)}, InputError, "with 2 query heads each; .* and 1 query"),
-        ({("first", 0): maps(scale=0.1)}, InputError, "scale must be .* passages, 0.1, .* got 0.5"),
+        (
+            {("first", 0): maps(scale=0.1)},
+            InputError,
+            "passages, 0.1, .* got 0.5 in key head 0 of first",
+        ),
         ({("first.q", 0): maps()}, CaptureError, "never called first.q"),
     ],
 )

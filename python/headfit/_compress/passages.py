@@ -56,7 +56,7 @@ class Parts:
     def of(cls, count: int, held_out: float, validation: float, rng: np.random.Generator) -> Self:
         """Divide passages at random. Every part that is asked for has at least one.
 
-        A single passage is fitted.
+        But of two none validates, and a single one is fitted.
         """
         order = rng.permutation(count)
         if count == 1:

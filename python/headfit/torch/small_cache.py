@@ -94,11 +94,11 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
                 position = rotary_position(model) if layers and rotary else ("", ())
             for name, own in layers.items():
                 number = getattr(modules.get(name), "layer_idx", None)
-                if not isinstance(own, kind) or number is None:
-                    raise InputError(
-                        f"{part} must have a {kind.__name__} for names of layers of this model; "
-                        f"got {type(own).__name__} for {name!r} (capture the same model)"
-                    )
+                if number is None:
+                    raise InputError(f"{part} must name attention layers of model; got {name!r}")
+                if not isinstance(own, kind):
+                    got = f"got {type(own).__name__}"
+                    raise InputError(f"{part} must have a {kind.__name__} for {name!r}; {got}")
                 if type(self.layers[number]) is not DynamicLayer:
                     raise InputError(
                         f"{part} must not have {name!r}: its cache is a "
@@ -240,6 +240,8 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
 
     def read(self, part: str = "keys") -> Any:
         """Return all keys, turned to their positions, or "values": (batch, heads, tokens, D)."""
+        if not self.is_initialized:
+            raise InputError("read needs tokens in the cache: call the model with it first")
         stored = getattr(self, part)
         if part not in self.packings:
             return stored

@@ -387,7 +387,7 @@ def test_bad_passages() -> None:
     for given, message in [
         ([], "at least; got none"),
         ([(q, k[:1]), (q, k)], "must be of one layer"),
-        ([(q[None], k[None])], "Q must have shape"),
+        ([(q[None], k[None])], "of one layer, with Q of shape"),
         ([(q[:, :0], k)], "not be empty"),
     ]:
         with pytest.raises(InputError, match=message):

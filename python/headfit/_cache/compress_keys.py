@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import HeadLike
 from headfit._attention.heads import existing_keys
-from headfit._base.arguments import as_count, as_number, shown
+from headfit._base.arguments import as_count, as_number
 from headfit._base.calls import interruptible, standard_arithmetic
 from headfit._base.positions import Positions, turn
 from headfit._base.types import ArrayLike, PositionLike, Seed
@@ -134,7 +134,6 @@ def compress_keys(
     ((60, 8), (2, 60, 8))
     """
     begun = time.perf_counter()
-    check_layers(layers)
     shares = checked_shares(held_out, validation)
     running = Running.of(effort=effort, callback=callback, rng=rng, num_threads=num_threads)
     steps = effort_steps(effort, EFFORTS, least=0)
@@ -186,12 +185,6 @@ def _flat_keys(k: NDArray[np.float32], positions: Positions) -> NDArray[np.float
         cosines, sines = np.hsplit(positions.table[: k.shape[-2]], 2)
         k = turn(k, cosines, -sines, positions.halves, np.empty_like(k))
     return side_by_side(k)
-
-
-def check_layers(layers: Any) -> None:
-    """Raise an InputError unless passages come by the names of their layers."""
-    if not isinstance(layers, Mapping) or not layers:
-        raise InputError(f"layers must be a mapping of passages, not empty; got {shown(layers)}")
 
 
 def latent_options(

@@ -14,7 +14,7 @@ from headfit._base.arguments import seed_from, shown, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, FloatArray, Seed
-from headfit._cache.compress_keys import check_layers, latent_options, side_by_side, spectrum
+from headfit._cache.compress_keys import latent_options, side_by_side, spectrum
 from headfit._cache.result import CompressedLayerValues, CompressedValues
 from headfit._compress.passages import Passages, checked_shares, given_alone, of_each
 from headfit.errors import InputError
@@ -102,7 +102,6 @@ def compress_values(
     ((60, 6), (2, 60, 8))
     """
     begun = time.perf_counter()
-    check_layers(layers)
     shares, seed, threads = checked_shares(held_out, 0), seed_from(rng), thread_count(num_threads)
 
     def checked(own: Any) -> tuple[Passages, list[FloatArray], _core.LatentOptions]:

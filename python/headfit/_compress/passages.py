@@ -28,12 +28,14 @@ def of_each(
 ) -> dict[Any, Made]:
     """Return what is made of the passages of each head of a mapping, by its name; errors have it.
 
-    Passages of one head are those of None.
+    Passages of one head, not of a layer, are those of None.
     """
-    if not isinstance(passages, Mapping):
+    several, layers = isinstance(passages, Mapping), what == "layer"
+    if not (several or layers):
         return {None: make(passages)}
-    if not passages:
-        raise InputError("passages must not be an empty mapping")
+    if not several or not passages:
+        argument = "layers" if layers else "passages"
+        raise InputError(f"{argument} must be a mapping, not empty; got {shown(passages)}")
     made: dict[Any, Made] = {}
     for name, own in passages.items():
         with input_errors(f"{what} {named(name)}", InputError):
@@ -243,7 +245,7 @@ def _of_passage(options: LogitOptions, place: int, count: int) -> dict[str, Any]
 
 
 def with_shared_keys(attention: Attention, place: int, of_layer: bool = False) -> Attention:
-    """Return an attention whose keys are one matrix, or of a layer; check that it is finite."""
+    """Return an attention whose keys are one matrix, checked to be finite, or of a layer."""
     q, k = attention.stored
     if q.ndim > 3 or k.ndim > 3 or (k.ndim == 3 and k.shape[0] != 1 and not of_layer):
         of, more = ("layer", "(key heads, m, D)") if of_layer else ("key head", "(m, D)")
@@ -256,7 +258,7 @@ def with_shared_keys(attention: Attention, place: int, of_layer: bool = False) -
             f"passages must not be empty; got Q and K of shapes {q.shape} and {k.shape} in "
             f"passage {place}"
         )
-    for name, x in (("Q", q), ("K", k)):
+    for name, x in () if of_layer else (("Q", q), ("K", k)):
         check_finite(x, f"{name} of passage {place}")
     return Attention(q, k[0], **vars(attention.options)) if k.shape[:-2] == (1,) else attention
 
@@ -358,13 +360,9 @@ def checked_shares(held_out: Any, validation: Any) -> tuple[float, float]:
 
 def rotated_float32(attention: Attention, place: int) -> Attention:
     """Return a passage in float32, with positions applied; refuse what is too large for it."""
+    with_shared_keys(attention, place, of_layer=True)
     with np.errstate(over="ignore"):
         rotated = as_dtype(attention.rotated(), np.float32)
     for name, x in zip(("Q", "K"), rotated.stored, strict=True):
-        if x.ndim > 3 or x.size == 0:
-            raise InputError(
-                f"{name} must have shape (heads, n, D), and not be empty; got {x.shape} in "
-                f"passage {place}"
-            )
         check_finite(x, f"{name} of passage {place}, in float32,")
     return rotated

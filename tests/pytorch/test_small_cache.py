@@ -441,7 +441,7 @@ def test_a_call_larger_than_keep_is_said_while_it_runs():
     for layers, count in ((None, LAYERS), ([last], 1)):
         with ht.capture(model, keep=50, keep_layers=layers, statistics=False) as heads:
             heads.run([{"input_ids": tokens(2, 25)}])  # as many as are kept
-            with pytest.warns(UserWarning, match="call of 52 tokens .* keep=50 of capture") as seen:
+            with pytest.warns(UserWarning, match="call of 52 tokens .* keep=50 of") as seen:
                 heads.run([{"input_ids": tokens(2, 26)}])
             assert [w.filename for w in seen] == [__file__] * count
     with ht.capture(model, keep=0) as heads:

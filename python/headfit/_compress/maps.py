@@ -3,7 +3,6 @@
 import inspect
 import math
 import warnings
-from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -90,10 +89,8 @@ def check_same(given: Attention, position: Any, scale: Any = None, place: str = 
     check_same_scale(given.scale, scale, place)
     own = as_rotary(given.position, given.dim)
     if own is not None and own.position != position:
-        raise InputError(
-            f"position must be that of the result, {shown(position)}; got "
-            f"{shown(own.position)}{place}"
-        )
+        fitted, got = shown(position), shown(own.position)
+        raise InputError(f"position must be that of the result, {fitted}; got {got}{place}")
 
 
 def warn_beyond(count: int, length: int, position: Any) -> None:
@@ -136,14 +133,12 @@ class Closeness(NamedTuple):
         return cls(*map(float, (tv.mean(), np.quantile(tv, 0.95), tv.max(), kl.mean())))
 
 
-def by_eighths(
-    values: FloatArray, chosen: NDArray[np.bool_], shapes: Iterable[tuple[int, int]]
-) -> NDArray[np.float64]:
-    """Return the mean of values in each eighth of the positions; NaN where there are none.
+def by_eighths(x: FloatArray, chosen: Any, shapes: list[tuple[int, int]]) -> NDArray[np.float64]:
+    """Return the mean of x in each eighth of the positions; NaN where there is none.
 
-    They are those of chosen rows of passages of shapes (n, m), whose last rows are at their ends.
+    It is of chosen rows of passages of shapes (n, m), whose last rows are at their ends.
     """
     places = np.concatenate([np.arange(m - n, m) for n, m in shapes]).clip(0)
     part = places[chosen] * PARTS // (places.max() + 1)
     with np.errstate(invalid="ignore"):
-        return np.bincount(part, values, PARTS) / np.bincount(part, minlength=PARTS)
+        return np.bincount(part, x, PARTS) / np.bincount(part, minlength=PARTS)

@@ -34,8 +34,8 @@ def of_each(
     if not (several or layers):
         return {None: make(passages)}
     if not several or not passages:
-        argument = "layers" if layers else "passages"
-        raise InputError(f"{argument} must be a mapping, not empty; got {shown(passages)}")
+        what = "layers" if layers else "passages"
+        raise InputError(f"{what} must be a mapping, not empty; got {shown(passages)}")
     made: dict[Any, Made] = {}
     for name, own in passages.items():
         with input_errors(f"{what} {named(name)}", InputError):

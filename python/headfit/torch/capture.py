@@ -255,8 +255,7 @@ class Recorder(Running):
         own, *others = (len(x.k) * x.k.shape[2] for x in (call, *layer._kept.values()))
         keep = self.heads._keep if layer in self.heads._wanted() else 0
         if own > keep > 0:
-            what = f"a call of {own} tokens is not kept: it is larger than keep={keep} of capture"
-            warn_caller(f"{what}, of which 0 keeps none and does not warn")
+            warn_caller(f"a call of {own} tokens is not kept: keep={keep} of capture is less")
         if own + sum(others) <= keep:
             # A cache may be overwritten later, and a view may keep a larger array alive: copy.
             v = None if call.v is None else np.array(call.v, order="C")

@@ -172,12 +172,7 @@ class CapturedHeads:
         Raises
         ------
         CaptureError
-            If nothing was kept.
-
-        Warns
-        -----
-        UserWarning
-            As `layer_passages`.
+            If nothing was kept. Warnings are those of `layer_passages`.
 
         Examples
         --------

@@ -155,17 +155,17 @@ def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:
     >>> hf.torch.rotary_position(transformers.LlamaForCausalLM(config))[0]
     'rope-half'
     """
-    modules = rotary_modules(model)
-    if len(modules) != 1:
+    found = rotary_modules(model)
+    if len(found) != 1:
         raise CaptureError(
-            "the model must have one rotary embedding, a module with inv_freq; it has "
-            f"{len(modules)}"
+            f"the model must have one rotary embedding, a module with inv_freq; it has {len(found)}"
         )
-    (module,) = modules
+    module = found[0]
     kind = getattr(module, "rope_type", "default")
     if kind in ("dynamic", "longrope"):
         raise CaptureError(f"the frequencies of the model change with the length: {kind!r}")
-    rope = getattr(getattr(module, "config", None), "rope_parameters", None) or {}
+    config = getattr(module, "config", None) or getattr(model, "config", None)
+    rope = getattr(config, "rope_parameters", None) or {}
     if (part := rope.get("partial_rotary_factor", 1)) != 1:
         raise CaptureError(f"the model turns a part of each head alone: {part} of its numbers")
     x = module.inv_freq

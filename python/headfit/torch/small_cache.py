@@ -26,8 +26,7 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     Parameters
     ----------
     model : PreTrainedModel
-        A model of transformers. For keys it has one rotary embedding for all layers, as the Llama
-        type has, or none.
+        A model of transformers, for keys with one rotary embedding for all layers or with none.
     found : CompressedLayers or mapping of str to CompressedKeys
         By the names of layers that `headfit.torch.capture` gives, with ``rotated=`` the model's
         `rotary_position` where a layer has positions. Without a layer its keys stay as they are.
@@ -37,8 +36,7 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     Raises
     ------
     CaptureError
-        For keys of a model with several rotary embeddings, or of a kind that `rotary_position`
-        refuses.
+        For keys of a model with rotary embeddings that `rotary_position` refuses.
     InputError
         For names that are no layers of the model, other positions than the model's (none are taken
         where other layers have windows), and layers that attend within a sliding window, whose

@@ -217,8 +217,7 @@ class _LayerMaps:
                     f"{key_heads} key heads, of size {size}, with {group} query heads each; got "
                     f"maps for size {found.original_dim} and {own} query heads"
                 )
-            place = f" in key head {at} of {self.layer}"
-            check_same_scale(scale, found.original_scale, place)
+            check_same_scale(scale, found.original_scale, f" in key head {at} of {self.layer}")
         dims = [self.heads[at].dim if at in self.heads else size for at in range(key_heads)]
         p_q = np.zeros((heads, size, max(dims)))
         p_k = np.zeros((key_heads, size, max(dims)))

@@ -224,8 +224,7 @@ class CompressedKeys(Latents):
         attention with stored keys from the original, in nats; total variation as mean, 95th
         percentile and largest.
     kl_by_position : ndarray, shape (8,)
-        The mean KL divergence of the rows in each eighth of the longest passage, by its keys; NaN
-        without rows.
+        The mean KL divergence of rows in each eighth of the longest passage's keys; NaN without.
     seconds : float
 
     Examples

@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from headfit._attention.logits import check_scale
 from headfit._attention.profile import HeadStatistics, Measures
 from headfit._base.arguments import as_count, as_flag, shown, thread_count
-from headfit._base.arrays import FloatArray, as_stored_array
+from headfit._base.arrays import FloatArray
 from headfit._compress.maps import warn_caller
 from headfit.errors import CaptureError, InputError
 from headfit.torch.call import Bools, Call, Read, read_masks
 from headfit.torch.captured import CapturedHeads, CapturedLayer
 from headfit.torch.observed import ObservedCall, as_heads, heads_of_output, observed_call
+from headfit.torch.reading import stored
 from headfit.torch.running import Running
 
 
@@ -310,8 +311,3 @@ class Recorder(Running):
 def values_of(seen: ObservedCall, batch: int, keys: int) -> FloatArray:
     """Return the values of some first keys of a call, which may be the same for the whole batch."""
     return stored(seen.value.expand(batch, *seen.value.shape[1:])[:, :, :keys], "values")
-
-
-def stored(tensor: Any, name: str, ndim: int = 2) -> FloatArray:
-    """Return a tensor as an array on the CPU, in its own dtype, without a copy if it is there."""
-    return as_stored_array(tensor.detach().cpu(), name, ndim=ndim)

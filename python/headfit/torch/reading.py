@@ -12,18 +12,18 @@ from headfit._base.arguments import as_count
 from headfit.errors import CaptureError, InputError
 
 
-def _array(x: Any, name: str, ndim: int) -> arrays.FloatArray:
-    """Return a tensor on any device, or an array, as a NumPy array; check that it is finite."""
+def stored(x: Any, name: str, ndim: int = 2) -> arrays.FloatArray:
+    """Return a tensor, or an array, as an array on the CPU, without a copy if it is there."""
     own = x.detach().cpu() if isinstance(x, torch.Tensor) else x
-    array = arrays.as_stored_array(own, name, ndim=ndim)
-    arrays.check_finite(array, name)
-    return array
+    return arrays.as_stored_array(own, name, ndim=ndim)
 
 
 def _project(heads: int, **given: Any) -> arrays.FloatArray:
     """Return X W^T + b, split into heads: shape (..., heads, n, d)."""
     (x_name, X), (w_name, W), (b_name, b) = given.items()
-    x, w = _array(X, x_name, 2), _array(W, w_name, 2)
+    x, w = stored(X, x_name), stored(W, w_name)
+    arrays.check_finite(x, x_name)
+    arrays.check_finite(w, w_name)
     if w.ndim != 2 or w.shape[0] % heads or not w.size:
         raise InputError(
             f"{w_name} must be a matrix (out, in) with rows for {heads} heads; got {w.shape}"
@@ -37,7 +37,8 @@ def _project(heads: int, **given: Any) -> arrays.FloatArray:
     for rows, block in arrays.blocks_of_rows(x.reshape(-1, x.shape[-1])):
         np.matmul(block, w.T, out=y.reshape(-1, w.shape[0])[rows])
     if b is not None:
-        bias = arrays.widened(_array(b, b_name, 1))
+        bias = arrays.widened(stored(b, b_name, 1))
+        arrays.check_finite(bias, b_name)
         if bias.shape != w.shape[:1]:
             raise InputError(f"{b_name} must have shape {w.shape[:1]}; got {bias.shape}")
         y += bias

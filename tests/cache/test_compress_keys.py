@@ -359,12 +359,35 @@ def test_bad_options(settings: Any, message: str) -> None:
         compressed(**settings)
 
 
+@pytest.mark.parametrize("sizes", [[(30, 64), (1, 40), (8, 48)], [(12, 5), (64, 64), (7, 33)]])
+def test_divergence_by_position(sizes: Any) -> None:
+    """The last query stands at the last key, those before the first key at the first."""
+    rng = np.random.default_rng(5)
+    layer = [
+        hf.Attention(*(rng.normal(size=(h, x, D)) for h, x in ((HEADS, n), (KEY_HEADS, m))))
+        for n, m in sizes
+    ]
+    found = hf.compress_keys({"it": layer}, bytes=3, effort=0, held_out=0.67)["it"]
+    eighths: list[list[float]] = [[] for _ in range(8)]
+    judged = [layer[i] for i in found.held_out]
+    assert len(judged) == 2
+    longest = max(a.m for a in judged)
+    for a in judged:
+        whole, small = a.matrix(), found.apply(a).matrix()
+        kl = (whole * np.log(whole / small)).sum(-1)
+        for i in range(a.n):
+            place = max(i + a.m - a.n, 0)
+            eighths[8 * place // longest].extend(kl[:, i].tolist())
+    expected = [np.mean(x) if x else np.nan for x in eighths]
+    np.testing.assert_allclose(found.kl_by_position, expected, rtol=1e-3)
+
+
 def test_bad_passages() -> None:
     q, k = passages()[0]
     for given, message in [
         ([], "at least; got none"),
         ([(q, k[:1]), (q, k)], "must be of one layer"),
-        ([(q[None], k[None])], "Q must have shape"),
+        ([(q[None], k[None])], "of one layer, with Q of shape"),
         ([(q[:, :0], k)], "not be empty"),
     ]:
         with pytest.raises(InputError, match=message):
@@ -374,6 +397,8 @@ def test_bad_passages() -> None:
         hf.compress_keys({"it": mixed})
     with pytest.raises(InputError, match="rotated must be a rotary position"):
         compressed(options={"position": None}, rotated="alibi")
+    with pytest.raises(InputError, match=r"rotated, which turns whole heads: .* 4 pairs .* got 2"):
+        compressed(options={"position": None}, rotated=("rope", (1.0, 0.1)))
     broken = k.copy()
     broken[1, 2, 3] = np.nan
     with pytest.raises(NonFiniteError, match="K of passage 1"):

@@ -281,7 +281,7 @@ def test_bad_options(settings: Any, message: str) -> None:
         compressed(**settings)
 
 
-def test_bad_passages() -> None:
+def test_bad_passages(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = passages()[0]
     heads = hf.Attention(q, k, mask="causal")
     for layer, message in [
@@ -304,6 +304,11 @@ def test_bad_passages() -> None:
         compressed([(q, k, v), (q, k, broken)])
     with pytest.raises(NonFiniteError, match="V of passage 0, in float32"):
         compressed([(q, k, 1e300 * v.astype(float))])
+    monkeypatch.setattr("headfit._cache.compress_values._judged", None)  # no work has been done
+    for bad, options in (([(heads, v[:1])], {}), ([(heads, v[..., :2])], {"rank": 5})):
+        with pytest.raises(InputError, match="layer 'b': "):
+            hf.compress_values({"a": [(heads, v)], "b": bad}, **options)
+    monkeypatch.undo()
     for bad in ({}, [(heads, v)], None):
         with pytest.raises(InputError, match="layers must be a mapping"):
             hf.compress_values(bad)  # type: ignore[arg-type]

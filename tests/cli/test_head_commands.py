@@ -167,6 +167,10 @@ def test_shrink_that_is_not_close_enough_ends_with_1(run):
         ("shrink odd.npz -o s.npz", "it holds colour"),
         ("shrink masked.npz -o s.npz", "mask must be None, "),
         ("shrink one.npz --position rose -o s.npz", "rose"),
+        ("compress passages.npz --rotated alibi -o s.npz", "rotated must be a rotary position"),
+        ("index passages.npz --rotated rope:0 -o s.npz", "rotated, which turns whole heads: the"),
+        ("index passages.npz --rotated rope:x -o s.npz", "the base of rope must"),
+        ("index passages.npz --rotated rope: -o s.npz", "the base of rope must"),
         ("compress one.npz --dim 2 -o s.npz", "passages"),
         ("compress passages.npz --dim 99 -o s.npz", "dim must"),
         ("compress heads.npz --dim 2 --tv 0.1 -o s.npz", "tv must not be given beside dim"),
@@ -209,8 +213,9 @@ def test_compress_writes_maps(run):
         np.testing.assert_array_equal(made["P_k"], expected.P_k)
     figures = json.loads(run(*line, "-o", "again.npz", "--json")[1])
     assert figures["tv_mean"] == expected.tv_mean
-    assert run(*line, "-o", "moved.npz", "--rotated", "rope", "--length", 50)[0] == 0
-    moved = {"rotated": "rope", "length": 50, "mask": "causal", "dim": 2, "curve_dims": ()}
+    assert run(*line, "-o", "moved.npz", "--rotated", "rope-half:50", "--length", 50)[0] == 0
+    moved = {"length": 50, "mask": "causal", "dim": 2, "curve_dims": ()}
+    moved["rotated"] = ("rope-half", 50.0)
     with np.load("moved.npz") as made:
         expected = hf.compress(arrays["Q"], arrays["K"], **moved)
         np.testing.assert_array_equal(made["P_k"], expected.P_k)

@@ -1,5 +1,6 @@
 """Maps that make a head smaller for every input."""
 
+import inspect
 import warnings
 from dataclasses import replace
 from functools import lru_cache
@@ -11,6 +12,7 @@ import pytest
 
 import headfit as hf
 from headfit import _core
+from headfit._base.positions import as_rotary, rope_frequencies
 from headfit._compress.free_maps import ClosedForm
 from headfit._compress.passages import Parts, Passages, common_rotary, cut, moved_by
 from headfit.errors import InputError, NonFiniteError
@@ -317,6 +319,11 @@ def test_rotary_positions_are_applied_first() -> None:
     small = result.apply(*given[0], position="rope", mask="causal")
     assert small.position is None
     np.testing.assert_array_equal(small.Q, other.apply(turned[0]).Q)
+    same = ("rope", rope_frequencies(D, 10_000))
+    np.testing.assert_array_equal(result.apply(*given[0], position=same, mask="causal").Q, small.Q)
+    for kept, wrong in ((result, "rope-half"), (result, ("rope", 7.0)), (other, ("rope", 7.0))):
+        with pytest.raises(InputError, match=r"position must be that of the result, \('rope', "):
+            kept.apply(*given[0], position=wrong, mask="causal")
 
 
 @pytest.mark.parametrize("position", [("rope", 50.0), ("rope-half", (0.3, 0.01, 0.003, 0.001))])
@@ -358,7 +365,7 @@ def test_maps_hold_up_to_the_length() -> None:
     assert worst(moving) < 2 * moving.kl
 
 
-def test_more_tokens_than_the_length_warn() -> None:
+def test_more_tokens_than_the_length_warn(monkeypatch: pytest.MonkeyPatch) -> None:
     given = passages(18)[::3]
     q, k = np.random.default_rng(0).normal(size=(2, 41, D))
     with_rotary, without = (
@@ -369,6 +376,10 @@ def test_more_tokens_than_the_length_warn() -> None:
     with pytest.warns(UserWarning, match="more than the 40 tokens") as seen:
         with_rotary.apply(q, k, position="rope")
     assert [w.filename for w in seen] == [__file__]
+    names = {frame.frame.f_globals["__name__"].split(".")[0] for frame in inspect.stack()}
+    monkeypatch.setattr("headfit._compress.maps.INSIDE", names | {"headfit", "contextlib"})
+    with pytest.warns(UserWarning, match="more than the 40 tokens"):  # nobody called the package
+        with_rotary.apply(q, k, position="rope")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with_rotary.apply(q[:40], k[:40], position="rope")
@@ -456,14 +467,14 @@ def test_exported_tensors(dtype: str, tmp_path: Path) -> None:
         result.tensors(W_K=np.full_like(w_k, 1e300, dtype=float))
     with pytest.raises(NonFiniteError, match="W_K must be finite; got nan"):
         result.tensors(W_K=np.full_like(w_k, np.nan))
-    with pytest.raises(InputError, match="position must be None, as that"):
+    with pytest.raises(InputError, match="position must be that of the result, None; got"):
         result.apply(texts[0] @ w_q, texts[0] @ w_k, position="rope")
 
 
 def test_maps_after_rotation_do_not_fold_into_weights() -> None:
     result = compressed(passages(8), dim=3, position="rope")
-    assert result.rotary
-    assert not compressed(passages(8), dim=3, position="alibi").rotary
+    assert result.position == as_rotary("rope", D).position
+    assert compressed(passages(8), dim=3, position="alibi").position is None
     with pytest.raises(hf.errors.InputError, match="W_K must not be given: maps act after rotary"):
         result.tensors(W_K=np.eye(D))
 
@@ -558,6 +569,11 @@ def test_bad_input_to_apply() -> None:
     np.testing.assert_array_equal(given.matrix(), result.apply(q, k).matrix())
     with pytest.raises(hf.errors.InputError, match=r"Q must have head size 8 .* got 4"):
         result.apply(q[:, :4], k[:, :4])
+    q, k = np.stack([q] * 2), k[np.newaxis]
+    shared = compressed([(q, k[0])] * 4, dim=2, effort=0)
+    np.testing.assert_array_equal(shared.apply(q, k).logits(), shared.apply(q, k[0]).logits())
+    with pytest.raises(InputError, match=r"K be of one key head; .* and K of shape \(2, "):
+        shared.apply(q, np.concatenate([k, -k]))
 
 
 def test_masked_keys_have_no_part_in_the_closed_forms():

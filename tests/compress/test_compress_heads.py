@@ -63,7 +63,7 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "two sizes": (HEADS, {"dim": 2, "tv": 0.1}, "tv must not be given beside dim"),
     "K": (HEADS, {"K": 1}, "K must not be given beside a mapping of heads"),
     "size": (HEADS, {"dim": 9}, r"dim must lie in 1 \.\.\. 8"),
-    "empty": ({}, {"dim": 2}, "passages must not be an empty mapping"),
+    "empty": ({}, {"dim": 2}, "passages must be a mapping, not empty; got {}"),
     "kind": (3, {"dim": 2}, "passages must be pairs"),
     "a head": (
         {"c": [tuple(x[..., :7, :] for x in HEADS["b"][0])]},

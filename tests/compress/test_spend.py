@@ -149,8 +149,11 @@ def test_bad_input() -> None:
         with pytest.raises(hf.errors.InputError, match=message):
             hf.spend(given, size, costs=costs)
     alone = hf.compress({"a": HEADS["b"]}, dim=1, effort=0, validation=0)
-    with pytest.raises(hf.errors.InputError, match="results must have a finite validation_kl"):
-        hf.spend([alone], 2)
+    pairs = [tuple(pair) for pair in HEADS["b"][:2]]
+    two = hf.compress({"a": pairs}, dim=1, effort=0, validation=0.5)
+    for one in (alone, two):
+        with pytest.raises(hf.errors.InputError, match=r"finite validation_kl, .* three passages"):
+            hf.spend([one], 2)
     exact = hf.compress({"a": HEADS["b"]}, dim=D, effort=0)
     assert hf.spend([exact], D, costs={"a": -1}).total == D
     with pytest.raises(

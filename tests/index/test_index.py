@@ -503,7 +503,7 @@ def test_bad_passages(given: Any, message: str) -> None:
 
 
 def test_bad_mappings() -> None:
-    with pytest.raises(InputError, match="passages must not be an empty mapping"):
+    with pytest.raises(InputError, match=r"passages must be a mapping, not empty; got \{\}"):
         hf.index({}, **QUICK)
     with pytest.raises(InputError, match="rotated must not be given beside passages with rotary"):
         hf.index(of(position=ROPE), **QUICK, rotated=ROPE)

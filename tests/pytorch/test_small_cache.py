@@ -284,12 +284,42 @@ def test_a_layer_without_positions_beside_sliding_windows():
     assert ht.SmallCache(model, turned).layers[3].found["keys"].position
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "phi"])
+def test_what_has_no_positions_needs_no_rotary_embedding(kind):
+    """Values, and keys of a model without rotary positions."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        kind, vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=32, partial_rotary_factor=0.5, bos_token_id=1, eos_token_id=1
+    )  # fmt: skip
+    model, x = transformers.AutoModelForCausalLM.from_config(config).eval(), tokens(4, 20)
+    with ht.capture(model, statistics=False, values=True) as heads:
+        heads.run([x])
+    values = hf.compress_values(heads.layer_passages(values=True), rank=32)
+    cache = ht.SmallCache(model, {}, values)
+    np.testing.assert_allclose(run(model, x, cache), run(model, x, None), atol=1e-2)
+    keys = hf.compress_keys(heads.layer_passages(), rank=32, effort=0)
+    if kind == "phi":
+        with pytest.raises(CaptureError, match="turns a part of each head alone"):
+            ht.SmallCache(model, keys)
+        return
+    caches = ht.SmallCache(model, keys), ht.SmallCache(model, keys, values)
+    for cache in caches:
+        run(model, x[:, :9], cache)
+        got, expected = run(model, x[:, 9:], cache), run(model, x, None)[:, 9:]
+        np.testing.assert_allclose(got, expected, atol=1e-2)
+    rotated = hf.compress_keys(heads.layer_passages(), rank=32, effort=0, rotated="rope")
+    with pytest.raises(InputError, match="fitted with rotated="):
+        ht.SmallCache(model, rotated)
+
+
 def test_what_is_refused(made):
     model, found = made
     of_bits = found[("bytes", 6),]
-    with pytest.raises(InputError, match="names of layers of this model; got CompressedKeys for"):
-        ht.SmallCache(model, {"nowhere": of_bits["model.layers.0.self_attn"]})
-    with pytest.raises(InputError, match="got int for"):
+    for name in ("nowhere", "model.layers.0.mlp"):
+        with pytest.raises(InputError, match=f"must name attention layers of model; got '{name}'"):
+            ht.SmallCache(model, {name: of_bits["model.layers.0.self_attn"]})
+    with pytest.raises(InputError, match=r"a CompressedKeys for 'model\.layers.*'; got int"):
         ht.SmallCache(model, {"model.layers.0.self_attn": 3})
     other = llama(rope_parameters={"rope_type": "default", "rope_theta": 500.0})
     with pytest.raises(InputError, match="fitted with rotated="):
@@ -323,6 +353,8 @@ def test_what_is_refused(made):
     with pytest.raises(CaptureError, match=r"turns a part of each head alone: 0\.25"):
         ht.rotary_position(transformers.GPTNeoXForCausalLM(partly))
     cache = ht.SmallCache(model, of_bits)
+    with pytest.raises(InputError, match="read needs tokens in the cache"):
+        cache.layers[0].read()
     with pytest.raises(CaptureError, match="the model that it was made for"):
         cache.update(torch.ones(1, 2, 3, 8), torch.ones(1, 2, 3, 8), 0)
     run(model, tokens(1, 5), cache)
@@ -399,8 +431,34 @@ def test_calls_that_were_not_kept_are_said():
     model = llama()
     with ht.capture(model, keep=50, statistics=False) as heads:
         heads.run([{"input_ids": tokens(1, 40)}, {"input_ids": tokens(1, 40)}])
-    with pytest.warns(UserWarning, match="2 of 4 calls of the layers were not kept"):
+    with pytest.warns(UserWarning, match="2 of 4 calls of the layers were not kept") as seen:
         assert [len(x) for x in heads.layer_passages().values()] == [1, 1]
+    assert [w.filename for w in seen] == [__file__]
+
+
+def test_a_call_larger_than_keep_is_said_while_it_runs():
+    model, last = llama(), f"model.layers.{LAYERS - 1}.self_attn"
+    for layers, count in ((None, LAYERS), ([last], 1)):
+        with ht.capture(model, keep=50, keep_layers=layers, statistics=False) as heads:
+            heads.run([{"input_ids": tokens(2, 25)}])  # as many as are kept
+            with pytest.warns(UserWarning, match="call of 52 tokens .* keep=50 of") as seen:
+                heads.run([{"input_ids": tokens(2, 26)}])
+            assert [w.filename for w in seen] == [__file__] * count
+    with ht.capture(model, keep=0) as heads:
+        heads.run([{"input_ids": tokens(2, 26)}])
+
+
+def test_calls_that_share_keys_are_said():
+    model, x = llama(), tokens(3, 20)
+    with ht.capture(model, statistics=False, values=True) as heads:
+        model.generate(x, max_new_tokens=2, do_sample=False, pad_token_id=0)
+    for read in (heads.passages, heads.layer_passages, lambda: heads.layer_passages(values=True)):
+        with pytest.warns(UserWarning, match="passages that share keys: those held out") as seen:
+            assert {len(x) for x in read().values()} == {6}
+        assert [w.filename for w in seen] == [__file__]
+    with ht.capture(model, statistics=False) as heads:  # the same texts, each in one call
+        heads.run([{"input_ids": x, "use_cache": True}])
+    heads.layer_passages()
 
 
 @pytest.fixture(scope="module")
@@ -570,7 +628,7 @@ def test_values_that_do_not_fit_are_refused(both):
         ht.SmallCache(model, keys, keys)
     with pytest.raises(InputError, match=r"found must have a CompressedKeys .* CompressedValues"):
         ht.SmallCache(model, values)
-    with pytest.raises(InputError, match="values must have a CompressedValues for names"):
+    with pytest.raises(InputError, match="values must name attention layers of model; got 'nowh"):
         ht.SmallCache(model, {}, {"nowhere": values[name]})
     rng = np.random.default_rng(0)
     q, v = rng.normal(size=(2, 1, 5, SIZE))

@@ -144,8 +144,9 @@ def test_more_tokens_than_the_length_warn():
         longer = torch.cat([given["input_ids"]] * 2, dim=1)
         with ht.smaller_heads(model, found):
             model(**given)
-            with pytest.warns(UserWarning, match=f"more than the {N} tokens"):
+            with pytest.warns(UserWarning, match=f"more than the {N} tokens") as seen:
                 model(longer)
+            assert {w.filename for w in seen} == {__file__}
 
 
 def test_gradients_after_inference():
@@ -241,7 +242,11 @@ def maps(size=SIZE, dim=2, group=2, **options):
         ({("first", 2): maps()}, InputError, "key head 2 of first must be for one of its 2"),
         ({("first", 0): maps(size=6)}, InputError, "of size 8, .* got maps for size 6"),
         ({("first", 0): maps(group=1)}, InputError, "with 2 query heads each; .* and 1 query"),
-        ({("first", 0): maps(scale=0.1)}, InputError, "scale must be .* passages, 0.1, .* got 0.5"),
+        (
+            {("first", 0): maps(scale=0.1)},
+            InputError,
+            "passages, 0.1, .* got 0.5 in key head 0 of first",
+        ),
         ({("first.q", 0): maps()}, CaptureError, "never called first.q"),
     ],
 )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import HeadLike
 from headfit._attention.heads import existing_keys
-from headfit._base.arguments import as_count, as_number, shown
+from headfit._base.arguments import as_count, as_number
 from headfit._base.calls import interruptible, standard_arithmetic
 from headfit._base.positions import Positions, turn
 from headfit._base.types import ArrayLike, PositionLike, Seed
@@ -134,7 +134,6 @@ def compress_keys(
     ((60, 8), (2, 60, 8))
     """
     begun = time.perf_counter()
-    check_layers(layers)
     shares = checked_shares(held_out, validation)
     running = Running.of(effort=effort, callback=callback, rng=rng, num_threads=num_threads)
     steps = effort_steps(effort, EFFORTS, least=0)
@@ -174,9 +173,8 @@ class _Layer(Passages):
         originals = self.part(self.parts.judging)
         smaller = [found.apply(a, num_threads=threads).core for a in originals]
         kl, tv, attends = _core.compare_heads([a.core for a in originals], smaller, threads)
-        longest, heads = max(a.n for a in originals), math.prod(originals[0].lead)
-        rows = np.concatenate([np.tile(np.arange(a.n), heads) for a in originals])
-        by_position = by_eighths(kl[attends], rows[attends], longest)
+        shapes = [(a.n, a.m) for a in originals for _ in range(math.prod(a.lead))]
+        by_position = by_eighths(kl[attends], attends, shapes)
         close = Closeness.of(kl[attends], tv[attends])
         return replace(found, **close._asdict(), kl_by_position=by_position)
 
@@ -187,12 +185,6 @@ def _flat_keys(k: NDArray[np.float32], positions: Positions) -> NDArray[np.float
         cosines, sines = np.hsplit(positions.table[: k.shape[-2]], 2)
         k = turn(k, cosines, -sines, positions.halves, np.empty_like(k))
     return side_by_side(k)
-
-
-def check_layers(layers: Any) -> None:
-    """Raise an InputError unless passages come by the names of their layers."""
-    if not isinstance(layers, Mapping) or not layers:
-        raise InputError(f"layers must be a mapping of passages, not empty; got {shown(layers)}")
 
 
 def latent_options(

@@ -1,6 +1,5 @@
 """Smaller caches of values: principal components weighted by squares of attention."""
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from headfit._base.arguments import seed_from, shown, thread_count
 from headfit._base.arrays import as_float_array, check_finite
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, FloatArray, Seed
-from headfit._cache.compress_keys import check_layers, latent_options, side_by_side, spectrum
+from headfit._cache.compress_keys import latent_options, side_by_side, spectrum
 from headfit._cache.result import CompressedLayerValues, CompressedValues
 from headfit._compress.passages import Passages, checked_shares, given_alone, of_each
 from headfit.errors import InputError
@@ -55,7 +54,7 @@ def compress_values(
         Without `bits` latents are stored in float16; without `rank` there are as many as numbers
         in the values.
     held_out : float, default 0.25
-        The share of the passages that judge the result. A single passage does both.
+        The share of the passages that judge the result; as in `compress`. A single one does both.
     rng : seed or Generator, default 0
         For the division of the passages, and the rotation of latents.
     num_threads : int, optional
@@ -103,14 +102,15 @@ def compress_values(
     ((60, 6), (2, 60, 8))
     """
     begun = time.perf_counter()
-    check_layers(layers)
     shares, seed, threads = checked_shares(held_out, 0), seed_from(rng), thread_count(num_threads)
 
-    def found(own: Any) -> CompressedValues:
-        started = time.perf_counter()
+    def checked(own: Any) -> tuple[Passages, list[FloatArray], _core.LatentOptions]:
         passages, values = _checked(own, shares, seed)
-        heads, dim = math.prod(values[0].shape[:-2]), values[0].shape[-1]
-        options = latent_options(heads, dim, SHARE, bytes, rank, bits, seed=seed, steps=0, rows=0)
+        sizes = passages.key_heads, values[0].shape[-1], SHARE, bytes, rank, bits
+        return passages, values, latent_options(*sizes, seed=seed, steps=0, rows=0)
+
+    def found(layer: tuple[Passages, list[FloatArray], _core.LatentOptions]) -> CompressedValues:
+        started, (passages, values, options) = time.perf_counter(), layer
         parts, fitted = passages.parts, passages.part(passages.parts.calibration)
         # A floor for tokens beside one that nearly all attention is on. Where no row attends to
         # anything, all tokens but padding count alike.
@@ -122,13 +122,14 @@ def compress_values(
         each, (encode, decode, mean) = _core.principal_latents(of_values, options)
         return _judged(
             CompressedValues(
-                encode, decode, mean[0], tuple(each) or None, heads, None, **vars(parts),
-                seconds=time.perf_counter() - started,
+                encode, decode, mean[0], tuple(each) or None, passages.key_heads, None,
+                **vars(parts), seconds=time.perf_counter() - started,
             ),
             [(passages.attentions[i], values[i]) for i in parts.judging], threads,
         )  # fmt: skip
 
-    return CompressedLayerValues(of_each(layers, "layer", found), time.perf_counter() - begun)
+    each = of_each(of_each(layers, "layer", checked), "layer", found)
+    return CompressedLayerValues(each, time.perf_counter() - begun)
 
 
 @np.errstate(over="ignore")

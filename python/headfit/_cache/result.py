@@ -14,7 +14,8 @@ from headfit._base.arrays import as_float_array, check_finite, round_to
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import named, plain_dict
 from headfit._cache.packing import Packing
-from headfit._cache.stored import Stored, StoredByName, check_position, check_same, write
+from headfit._cache.stored import Stored, StoredByName, check_position, write
+from headfit._compress.maps import check_same
 from headfit._compress.passages import FromPassages
 from headfit._shrink.result import Each
 from headfit.errors import InputError
@@ -223,7 +224,7 @@ class CompressedKeys(Latents):
         attention with stored keys from the original, in nats; total variation as mean, 95th
         percentile and largest.
     kl_by_position : ndarray, shape (8,)
-        The mean KL divergence of the rows in each eighth of the longest passage; NaN without rows.
+        The mean KL divergence of rows in each eighth of the longest passage's keys; NaN without.
     seconds : float
 
     Examples

@@ -6,11 +6,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from headfit._attention.attention import Attention
-from headfit._base.arguments import shown
 from headfit._base.files import Arrays, write_head
 from headfit._base.positions import as_rotary
-from headfit._compress.passages import check_same_scale
 from headfit._fit.storage import read_head, record
 from headfit._shrink.result import Each, Result, ResultByName
 from headfit.errors import InputError
@@ -107,17 +104,6 @@ def check_position(position: Any, size: int) -> None:
     """Raise an error unless a file's position is None or rotary, with frequencies that fit."""
     if position is not None and as_rotary(position, size) is None:
         raise ValueError(f"position must be rotary; got {position!r:.80}")
-
-
-def check_same(given: Attention, position: Any, scale: Any = None, place: str = "") -> None:
-    """Raise an error where the rotary position or the scale of an attention is not a result's."""
-    check_same_scale(given.scale, scale, place)
-    own = as_rotary(given.position, given.dim)
-    if own is not None and own.position != position:
-        raise InputError(
-            f"position must be that of the result, {shown(position)}; got "
-            f"{shown(own.position)}{place}"
-        )
 
 
 def write(path: Any, result: Result, tensors: Arrays, about: dict[str, Any]) -> None:

@@ -32,11 +32,11 @@ def value(text: str) -> Any:
     return values[0] if len(values) == 1 else values or text
 
 
-def mask(text: str) -> Any:
-    """Return the mask that `causal`, `window:W` or `window:LEFT,RIGHT` stands for."""
-    kind, colon, width = text.partition(":")
-    sides = value(width)
-    return (kind, tuple(sides) if isinstance(sides, list) else sides) if colon else text
+def kind(text: str) -> Any:
+    """Return the mask or position that `causal`, `window:LEFT,RIGHT` or `rope:BASE` stands for."""
+    word, colon, numbers = text.partition(":")
+    own = value(numbers)
+    return (word, tuple(own) if isinstance(own, list) else own) if colon else text
 
 
 def numbers(text: str) -> Any:
@@ -65,11 +65,11 @@ BY_NAME: dict[str, dict[str, Any]] = {
     "kernel": {"type": kernel, "metavar": "NAME", "help": "what the certificate is about: "
                f"{', '.join(NAMES)}; or options of hf.Kernel as in "
                "accumulate=float32,logits=bfloat16"},
-    "mask": {"type": mask, "help": "causal, window:W or window:LEFT,RIGHT"},
+    "mask": {"type": kind, "help": "causal, window:W or window:LEFT,RIGHT"},
     "num_threads": {"type": int, "metavar": "N", "help": "how many threads compute (default: the "
                     "cores that the process may use)"},
-    "position": {"choices": ("rope", "rope-half", "alibi"),
-                 "help": "positions that are not yet part of Q and K"},
+    "position": {"type": kind, "help": "rope, rope-half, rope:BASE, rope-half:BASE or alibi: "
+                 "positions that are not yet part of Q and K"},
     "rng": {"type": int, "word": "seed", "help": "seed of everything random"},
 }  # fmt: skip
 

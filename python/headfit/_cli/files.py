@@ -15,7 +15,7 @@ from headfit._attention.head_table import ModelTable
 from headfit._attention.heads import single_heads
 from headfit._base.arrays import is_sparse
 from headfit._base.files import load_arrays, replace_file
-from headfit._cli.command import Call, mask, numbers, option, options_of
+from headfit._cli.command import Call, kind, numbers, option, options_of
 from headfit._cli.streams import DASH
 from headfit._fit.storage import read_fit
 from headfit.errors import InputError
@@ -79,7 +79,7 @@ def logit_arguments(arrays: dict[str, NDArray[Any]], call: Call) -> dict[str, An
             raise InputError(f"{name} must not be given: the file holds one")
         options[name] = array if array.ndim else array.item()
         if name == "mask" and isinstance(options[name], str):
-            options[name] = mask(options[name])
+            options[name] = kind(options[name])
     return options
 
 

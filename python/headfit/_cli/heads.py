@@ -87,7 +87,7 @@ PASSAGES = [
     *files.LOGITS,
 ]  # fmt: skip
 ROTATED = BY_NAME["position"] | {
-    "choices": ("rope", "rope-half"), "help": "positions that are part of Q and K already",
+    "help": "rope, rope-half, rope:BASE or rope-half:BASE: positions that are part of Q and K",
 }  # fmt: skip
 
 

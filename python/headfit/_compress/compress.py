@@ -153,7 +153,7 @@ class Sizes:
             dim=dim,
             original_dim=self.passages.dim,
             original_scale=self.passages.scale,
-            rotary=self.passages.rotary is not None,
+            position=self.passages.position,
             length=self.passages.length,
             **curves["taken"][dim]._asdict(),
             calibration_kl=self._judged(size.maps, parts.calibration).kl,
@@ -240,7 +240,8 @@ def compress(
         With rotary positions, up to which number of tokens the maps are meant: passages are moved
         as far, queries and keys alike, and longer ones warn. Twice the longest when None.
     held_out : float in (0, 1), default 0.25
-        The share of the passages that judge the result; at least one passage.
+        The share of the passages that judge the result; at least one passage. They are drawn at
+        random: parts of one text, which share keys, do not judge each other.
     validation : float in [0, 1), default 0.25
         The share of the others that choose: the size for `tv`, how long to descend, and whether
         a closed form is better. With 0 the fitted ones choose.

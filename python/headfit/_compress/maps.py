@@ -1,17 +1,23 @@
-"""Maps of queries and keys: as one matrix, as users get them, and how far they leave attention."""
+"""Maps of queries and keys: as users get them, what they are for, how far they leave attention."""
 
+import inspect
+import math
+import warnings
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
+from headfit._base.arguments import shown
 from headfit._base.arrays import FloatArray, as_float_array, check_finite, round_to
+from headfit._base.positions import as_rotary
 from headfit.errors import InputError
 
 # P_q of each query head, D rows each, and below them P_k: one matrix of d columns.
 Maps = NDArray[np.float64]
 
+INSIDE = ("headfit", "contextlib", "torch", "transformers")  # not who is warned
 PARTS = 8  # of the positions of a passage, for which means are reported
 
 
@@ -70,6 +76,38 @@ class StoredMaps(NamedTuple):
         return tensors
 
 
+def check_same_scale(scale: float, fitted: float | None, place: str = "") -> None:
+    """Raise an InputError unless a scale is that of the passages of a result, up to rounding."""
+    if fitted is not None and not math.isclose(scale, fitted, rel_tol=1e-6):
+        raise InputError(
+            f"scale must be that of the passages, {fitted:g}, part of P_q; got {scale:g}{place}"
+        )
+
+
+def check_same(given: Attention, position: Any, scale: Any = None, place: str = "") -> None:
+    """Raise an error where the rotary position or the scale of an attention is not a result's."""
+    check_same_scale(given.scale, scale, place)
+    own = as_rotary(given.position, given.dim)
+    if own is not None and own.position != position:
+        fitted, got = shown(position), shown(own.position)
+        raise InputError(f"position must be that of the result, {fitted}; got {got}{place}")
+
+
+def warn_beyond(count: int, length: int, position: Any) -> None:
+    """Warn of more tokens than what maps after rotary positions are meant for."""
+    if position and count > length:
+        what = f"a passage has more than the {length} tokens that the maps are meant for"
+        warn_caller(f"{what}: they have not seen such positions")
+
+
+def warn_caller(text: str) -> None:
+    """Warn whoever called this package, or a model that it watches."""
+    frame, level = inspect.currentframe(), 1
+    while frame and frame.f_globals.get("__name__", "").split(".")[0] in INSIDE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
+
+
 class Closeness(NamedTuple):
     """How close attention is to the original, over all rows of all passages that attend at all.
 
@@ -95,8 +133,12 @@ class Closeness(NamedTuple):
         return cls(*map(float, (tv.mean(), np.quantile(tv, 0.95), tv.max(), kl.mean())))
 
 
-def by_eighths(values: FloatArray, places: NDArray[np.intp], length: int) -> NDArray[np.float64]:
-    """Return the mean of values in each eighth of the positions; NaN where there are none."""
-    part = places * PARTS // length
+def by_eighths(x: FloatArray, chosen: Any, shapes: list[tuple[int, int]]) -> NDArray[np.float64]:
+    """Return the mean of x in each eighth of the positions; NaN where there is none.
+
+    It is of chosen rows of passages of shapes (n, m), whose last rows are at their ends.
+    """
+    places = np.concatenate([np.arange(m - n, m) for n, m in shapes]).clip(0)
+    part = places[chosen] * PARTS // (places.max() + 1)
     with np.errstate(invalid="ignore"):
-        return np.bincount(part, values, PARTS) / np.bincount(part, minlength=PARTS)
+        return np.bincount(part, x, PARTS) / np.bincount(part, minlength=PARTS)

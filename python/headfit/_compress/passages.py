@@ -1,8 +1,6 @@
 """The passages of a head: what users pass, checked once, and how they are divided."""
 
 import math
-import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -30,12 +28,14 @@ def of_each(
 ) -> dict[Any, Made]:
     """Return what is made of the passages of each head of a mapping, by its name; errors have it.
 
-    Passages of one head are those of None.
+    Passages of one head, not of a layer, are those of None.
     """
-    if not isinstance(passages, Mapping):
+    several, layers = isinstance(passages, Mapping), what == "layer"
+    if not (several or layers):
         return {None: make(passages)}
-    if not passages:
-        raise InputError("passages must not be an empty mapping")
+    if not several or not passages:
+        what = "layers" if layers else "passages"
+        raise InputError(f"{what} must be a mapping, not empty; got {shown(passages)}")
     made: dict[Any, Made] = {}
     for name, own in passages.items():
         with input_errors(f"{what} {named(name)}", InputError):
@@ -58,7 +58,7 @@ class Parts:
     def of(cls, count: int, held_out: float, validation: float, rng: np.random.Generator) -> Self:
         """Divide passages at random. Every part that is asked for has at least one.
 
-        A single passage is fitted.
+        But of two none validates, and a single one is fitted.
         """
         order = rng.permutation(count)
         if count == 1:
@@ -245,7 +245,7 @@ def _of_passage(options: LogitOptions, place: int, count: int) -> dict[str, Any]
 
 
 def with_shared_keys(attention: Attention, place: int, of_layer: bool = False) -> Attention:
-    """Return an attention whose keys are one matrix, or of a layer; check that it is finite."""
+    """Return an attention whose keys are one matrix, checked to be finite, or of a layer."""
     q, k = attention.stored
     if q.ndim > 3 or k.ndim > 3 or (k.ndim == 3 and k.shape[0] != 1 and not of_layer):
         of, more = ("layer", "(key heads, m, D)") if of_layer else ("key head", "(m, D)")
@@ -258,7 +258,7 @@ def with_shared_keys(attention: Attention, place: int, of_layer: bool = False) -
             f"passages must not be empty; got Q and K of shapes {q.shape} and {k.shape} in "
             f"passage {place}"
         )
-    for name, x in (("Q", q), ("K", k)):
+    for name, x in () if of_layer else (("Q", q), ("K", k)):
         check_finite(x, f"{name} of passage {place}")
     return Attention(q, k[0], **vars(attention.options)) if k.shape[:-2] == (1,) else attention
 
@@ -290,7 +290,8 @@ def common_rotary(passages: Sequence[Attention], rotated: Any) -> Rotary | None:
     (position,) = own
     if rotated is not None and position is not None:
         raise InputError("rotated must not be given beside passages with rotary positions")
-    rotary = as_rotary(position if rotated is None else rotated, passages[0].dim)
+    with input_errors("rotated, which turns whole heads", InputError):
+        rotary = as_rotary(position if rotated is None else rotated, passages[0].dim)
     if rotated is not None and rotary is None:
         raise InputError(f"rotated must be a rotary position; got {shown(rotated)}")
     return rotary
@@ -304,24 +305,6 @@ def checked_length(length: Any, passages: Sequence[Attention], rotary: Rotary | 
     if rotary is None:
         raise InputError("length must go with rotary positions, which are moved up to it")
     return as_count(length, "length", longest)
-
-
-def check_same_scale(scale: float, fitted: float | None, place: str = "") -> None:
-    """Raise an InputError unless a scale is that of the passages of a result, up to rounding."""
-    if fitted is not None and not math.isclose(scale, fitted, rel_tol=1e-6):
-        raise InputError(
-            f"scale must be that of the passages, {fitted:g}, part of P_q; got {scale:g}{place}"
-        )
-
-
-def warn_beyond(count: int, length: int, is_rotary: bool) -> None:
-    """Warn its caller of more tokens than what maps after rotary positions are meant for."""
-    if is_rotary and count > length:
-        inside, levels = ("headfit", "contextlib"), 1
-        while sys._getframe(levels).f_globals.get("__name__", "").split(".")[0] in inside:
-            levels += 1
-        what = f"a passage has more than the {length} tokens that the maps are meant for"
-        warnings.warn(f"{what}: they have not seen such positions", stacklevel=levels + 1)
 
 
 def moved_by(count: int, attention: Attention, rotary: Rotary | None) -> Attention:
@@ -377,13 +360,9 @@ def checked_shares(held_out: Any, validation: Any) -> tuple[float, float]:
 
 def rotated_float32(attention: Attention, place: int) -> Attention:
     """Return a passage in float32, with positions applied; refuse what is too large for it."""
+    with_shared_keys(attention, place, of_layer=True)
     with np.errstate(over="ignore"):
         rotated = as_dtype(attention.rotated(), np.float32)
     for name, x in zip(("Q", "K"), rotated.stored, strict=True):
-        if x.ndim > 3 or x.size == 0:
-            raise InputError(
-                f"{name} must have shape (heads, n, D), and not be empty; got {x.shape} in "
-                f"passage {place}"
-            )
         check_finite(x, f"{name} of passage {place}, in float32,")
     return rotated

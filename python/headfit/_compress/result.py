@@ -1,6 +1,7 @@
 """What compressing a head gives: maps, and how close they stay on passages not seen before."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -12,9 +13,8 @@ from headfit._base.arrays import FloatArray
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import data_frame, named, plain_dict
 from headfit._base.files import write_head
-from headfit._base.positions import as_rotary
-from headfit._compress.maps import StoredMaps
-from headfit._compress.passages import FromPassages, check_same_scale, warn_beyond
+from headfit._compress.maps import StoredMaps, check_same, warn_beyond
+from headfit._compress.passages import FromPassages
 from headfit._shrink.result import Result, ResultByName, TvCurve
 from headfit.errors import InputError
 
@@ -44,8 +44,8 @@ class Compressed(FromPassages, Result):
         The scale of the passages' logits.
     dtype : str
         Of the maps, and of the mapped queries and keys.
-    rotary : bool
-        Whether the passages had rotary positions. The maps act after them.
+    position : tuple, or None
+        The rotary positions of the passages, with their frequencies. The maps act after them.
     length : int
         Of the longest passage; with rotary positions up to how many tokens passages were moved.
     tv_mean, tv_95, tv_worst : float
@@ -84,7 +84,7 @@ class Compressed(FromPassages, Result):
     original_dim: int
     original_scale: float
     dtype: str
-    rotary: bool
+    position: tuple[str, tuple[float, ...]] | None
     length: int
     tv_mean: float
     tv_95: float
@@ -149,17 +149,15 @@ class Compressed(FromPassages, Result):
         if "scale" in options:
             raise InputError("scale must not be given: it is part of P_q")
         attention = Attention.of(Q, K, **options)
-        if attention_in(Q) is not None:
-            check_same_scale(attention.scale, self.original_scale)
-        lead = self.P_q.shape[:-2]
-        if attention.dim != self.original_dim or attention.lead != lead:
+        known = self.original_scale if attention_in(Q) is not None else None
+        check_same(attention, self.position, known)
+        lead, keys = self.P_q.shape[:-2], attention.stored[1].shape
+        if (attention.dim, attention.lead) != (self.original_dim, lead) or math.prod(keys[:-2]) > 1:
             raise InputError(
-                f"Q must have head size {self.original_dim} and leading axes {lead}; "
-                f"got {attention.dim} and {attention.lead}"
+                f"Q must have head size {self.original_dim} and leading axes {lead}, and K be of "
+                f"one key head; got {attention.dim} and {attention.lead}, and K of shape {keys}"
             )
-        if not self.rotary and as_rotary(attention.position, attention.dim) is not None:
-            raise InputError("position must be None, as that of the passages; see .rotated()")
-        warn_beyond(attention.m, self.length, self.rotary)
+        warn_beyond(attention.m, self.length, self.position)
         return StoredMaps(self.P_q, self.P_k, self.dtype).smaller(attention.rotated())
 
     @standard_arithmetic()
@@ -184,7 +182,7 @@ class Compressed(FromPassages, Result):
             For weights of other shapes, or of a head with rotary positions: maps act after the
             rotation, and do not fold into weights.
         """
-        return StoredMaps(self.P_q, self.P_k, self.dtype).tensors(W_Q, W_K, self.rotary)
+        return StoredMaps(self.P_q, self.P_k, self.dtype).tensors(W_Q, W_K, bool(self.position))
 
     def save(self, path: Any, W_Q: Any = None, W_K: Any = None) -> None:
         """Write the tensors to a file that other tools read, in the dtype of the maps.
@@ -203,7 +201,7 @@ class Compressed(FromPassages, Result):
         ImportError
             Without the package safetensors, where the suffix asks for it.
         """
-        about = named(self, "dim", "original_dim", "length", "tv_mean", "rotary")
+        about = named(self, "dim", "original_dim", "length", "tv_mean", "position")
         write_head(path, self.tensors(W_Q, W_K), json.dumps({"compressed": 1, **about}), self.dtype)
 
     def to_dict(self) -> dict[str, Any]:

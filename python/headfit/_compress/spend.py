@@ -66,7 +66,8 @@ def spend(
         for figure in (size_of, loss_of)
     )
     if not np.isfinite(losses).all():
-        raise InputError(f"results must have a finite {loss_of}, of passages that choose")
+        of = "of passages that choose, for which it takes three passages and validation above 0"
+        raise InputError(f"results must have a finite {loss_of}, {of}")
     losses = losses**power
     if costs is not None:
         losses *= _checked_costs(costs, names, losses[:, 0]) / losses[:, :1].clip(1e-300)

@@ -62,8 +62,7 @@ class IndexQuality(Figures, Shown):
         cls, judged: Sequence[tuple[NDArray[np.float64], ...]], lengths: Sequence[int], keys: int
     ) -> Self:
         """Summarise what the core measured of the rows of passages that have more free keys."""
-        places = [m + np.arange(-len(rows[0]), 0) for rows, m in zip(judged, lengths, strict=True)]
-        place = np.concatenate(places).clip(0)
+        shapes = [(len(rows[0]), m) for rows, m in zip(judged, lengths, strict=True)]
         columns = [np.concatenate(column) for column in zip(*judged, strict=True)]
         chosen = (columns[1] > keys) & (columns[3] > 0)
         if not chosen.any():
@@ -82,7 +81,7 @@ class IndexQuality(Figures, Shown):
         return cls(
             rows=share.size,
             **{name: float(value) for name, value in figures.items()},
-            share_by_position=by_eighths(share, place[chosen], place.max() + 1),
+            share_by_position=by_eighths(share, chosen, shapes),
         )
 
     @property

@@ -18,9 +18,9 @@ from headfit._base.display import plain_dict
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import KernelLike
 from headfit._base.types import Seed
-from headfit._cache.stored import Stored, check_position, check_same, write
-from headfit._compress.maps import StoredMaps
-from headfit._compress.passages import FromPassages, given_alone, rotated_float32, warn_beyond
+from headfit._cache.stored import Stored, check_position, write
+from headfit._compress.maps import StoredMaps, check_same, warn_beyond
+from headfit._compress.passages import FromPassages, given_alone, rotated_float32
 from headfit._fit.fit import fit
 from headfit._fit.result import Fit
 from headfit._index.formats import DTYPES, key_bytes
@@ -433,7 +433,7 @@ class Index(FromPassages, Stored):
             named = "{} heads of size {}, and K {}".format
             raise InputError(f"Q must have {named(*wanted)}; got {named(*own)}")
         check_same(given, self.position, self.scale, f" in passage {place}")
-        warn_beyond(given.m, self.length, self.position is not None)
+        warn_beyond(given.m, self.length, self.position)
         return rotated_float32(given, place)
 
     def _facts(self) -> dict[str, str]:

@@ -12,11 +12,13 @@ import torch.nn.functional as F
 from headfit._attention.logits import check_scale
 from headfit._attention.profile import HeadStatistics, Measures
 from headfit._base.arguments import as_count, as_flag, shown, thread_count
-from headfit._base.arrays import FloatArray, as_stored_array
+from headfit._base.arrays import FloatArray
+from headfit._compress.maps import warn_caller
 from headfit.errors import CaptureError, InputError
 from headfit.torch.call import Bools, Call, Read, read_masks
 from headfit.torch.captured import CapturedHeads, CapturedLayer
 from headfit.torch.observed import ObservedCall, as_heads, heads_of_output, observed_call
+from headfit.torch.reading import stored
 from headfit.torch.running import Running
 
 
@@ -46,9 +48,9 @@ def capture(
         (`TransformerEncoder` and others use it). It may be on any device.
     keep : int, default 4096
         How many tokens of each layer stay in memory: its calls are kept as long as their keys,
-        batch times m, add up to at most so many. A call that does not fit is not kept, while
-        smaller ones after it may be. In float32, 4096 tokens of a layer of 768 dimensions take
-        25 MB; 0 keeps none.
+        batch times m, add up to at most so many. A call that does not fit is not kept (one larger
+        than `keep` warns), while smaller ones after it may be. In float32, 4096 tokens of a layer
+        of 768 dimensions take 25 MB; 0 keeps none.
     keep_layers : sequence of str or int, optional
         The layers to keep, by name or by their number in the order of their first calls; all when
         None.
@@ -251,8 +253,11 @@ class Recorder(Running):
         for attention, at, part, _ in call.parts() if self.measures is not None else ():
             of_part = ids[at][..., part] if ids is not None and own and masks.keys == n else None
             layer._statistics.add(attention, tokens=of_part, num_threads=self.threads)
-        tokens = sum(len(kept.k) * kept.k.shape[2] for kept in (call, *layer._kept.values()))
-        if tokens <= self.heads._keep and layer in self.heads._wanted():
+        own, *others = (len(x.k) * x.k.shape[2] for x in (call, *layer._kept.values()))
+        keep = self.heads._keep if layer in self.heads._wanted() else 0
+        if own > keep > 0:
+            warn_caller(f"a call of {own} tokens is not kept: keep={keep} of capture is less")
+        if own + sum(others) <= keep:
             # A cache may be overwritten later, and a view may keep a larger array alive: copy.
             v = None if call.v is None else np.array(call.v, order="C")
             q, k = (np.array(x, order="C") for x in (call.q, call.k))
@@ -306,8 +311,3 @@ class Recorder(Running):
 def values_of(seen: ObservedCall, batch: int, keys: int) -> FloatArray:
     """Return the values of some first keys of a call, which may be the same for the whole batch."""
     return stored(seen.value.expand(batch, *seen.value.shape[1:])[:, :, :keys], "values")
-
-
-def stored(tensor: Any, name: str, ndim: int = 2) -> FloatArray:
-    """Return a tensor as an array on the CPU, in its own dtype, without a copy if it is there."""
-    return as_stored_array(tensor.detach().cpu(), name, ndim=ndim)

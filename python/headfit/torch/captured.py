@@ -1,6 +1,5 @@
 """`CapturedHeads`: what `capture` found in a model, while it runs and afterwards."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -14,6 +13,7 @@ from headfit._attention.head_table import ModelTable
 from headfit._attention.heads import single_heads
 from headfit._attention.profile import HeadStatistics
 from headfit._base.arguments import as_count, as_flag, check_callable, shown
+from headfit._compress.maps import warn_caller
 from headfit.errors import CaptureError, InputError
 from headfit.torch.call import Call, key_head
 from headfit.torch.report import write_report
@@ -172,7 +172,7 @@ class CapturedHeads:
         Raises
         ------
         CaptureError
-            If nothing was kept.
+            If nothing was kept. Warnings are those of `layer_passages`.
 
         Examples
         --------
@@ -211,7 +211,8 @@ class CapturedHeads:
         Warns
         -----
         UserWarning
-            If calls were not kept, for want of `keep`.
+            If calls were not kept, for want of `keep`, or share keys, those of a cache: parts of
+            one text are no held-out passages for each other.
 
         Examples
         --------
@@ -227,10 +228,15 @@ class CapturedHeads:
             raise CaptureError(_NOTHING_KEPT if self._layers else _NOTHING_CAPTURED)
         calls, of = (sum(getattr(layer, x) for layer in wanted) for x in ("kept", "calls"))
         if calls < of:
-            warnings.warn(
+            warn_caller(
                 f"{of - calls} of {of} calls of the layers were not kept: they are not within "
-                f"keep={self._keep} tokens of each. capture(model, keep=...) with more keeps them",
-                stacklevel=3,
+                f"keep={self._keep} tokens of each. capture(model, keep=...) with more keeps them"
+            )
+        own = (x for layer in wanted if layer.kind == "self" for x in layer._kept.values())
+        if any(call.k.shape[2] > call.q.shape[2] for call in own):
+            warn_caller(
+                "calls with a cache (generate, a text in parts) are passages that share keys: "
+                "those held out of a fit are not unseen. Run each text in one call"
             )
         return {
             layer.name: whole

@@ -12,18 +12,18 @@ from headfit._base.arguments import as_count
 from headfit.errors import CaptureError, InputError
 
 
-def _array(x: Any, name: str, ndim: int) -> arrays.FloatArray:
-    """Return a tensor on any device, or an array, as a NumPy array; check that it is finite."""
+def stored(x: Any, name: str, ndim: int = 2) -> arrays.FloatArray:
+    """Return a tensor, or an array, as an array on the CPU, without a copy if it is there."""
     own = x.detach().cpu() if isinstance(x, torch.Tensor) else x
-    array = arrays.as_stored_array(own, name, ndim=ndim)
-    arrays.check_finite(array, name)
-    return array
+    return arrays.as_stored_array(own, name, ndim=ndim)
 
 
 def _project(heads: int, **given: Any) -> arrays.FloatArray:
     """Return X W^T + b, split into heads: shape (..., heads, n, d)."""
     (x_name, X), (w_name, W), (b_name, b) = given.items()
-    x, w = _array(X, x_name, 2), _array(W, w_name, 2)
+    x, w = stored(X, x_name), stored(W, w_name)
+    arrays.check_finite(x, x_name)
+    arrays.check_finite(w, w_name)
     if w.ndim != 2 or w.shape[0] % heads or not w.size:
         raise InputError(
             f"{w_name} must be a matrix (out, in) with rows for {heads} heads; got {w.shape}"
@@ -37,7 +37,8 @@ def _project(heads: int, **given: Any) -> arrays.FloatArray:
     for rows, block in arrays.blocks_of_rows(x.reshape(-1, x.shape[-1])):
         np.matmul(block, w.T, out=y.reshape(-1, w.shape[0])[rows])
     if b is not None:
-        bias = arrays.widened(_array(b, b_name, 1))
+        bias = arrays.widened(stored(b, b_name, 1))
+        arrays.check_finite(bias, b_name)
         if bias.shape != w.shape[:1]:
             raise InputError(f"{b_name} must have shape {w.shape[:1]}; got {bias.shape}")
         y += bias
@@ -119,16 +120,11 @@ def from_projections(
     return Attention(Q, K, **options)
 
 
-def rotary_module(model: Any) -> Any:
-    """Return the module of a model that makes its rotary positions."""
+def rotary_modules(model: Any) -> list[Any]:
+    """Return the modules of a model that make its rotary positions."""
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"model must be a torch.nn.Module; got {type(model).__name__}")
-    found = [m for m in model.modules() if getattr(m, "inv_freq", None) is not None]
-    if len(found) != 1:
-        raise CaptureError(
-            f"the model must have one rotary embedding, a module with inv_freq; it has {len(found)}"
-        )
-    return found[0]
+    return [m for m in model.modules() if getattr(m, "inv_freq", None) is not None]
 
 
 def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:
@@ -160,11 +156,17 @@ def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:
     >>> hf.torch.rotary_position(transformers.LlamaForCausalLM(config))[0]
     'rope-half'
     """
-    module = rotary_module(model)
+    found = rotary_modules(model)
+    if len(found) != 1:
+        raise CaptureError(
+            f"the model must have one rotary embedding, a module with inv_freq; it has {len(found)}"
+        )
+    module = found[0]
     kind = getattr(module, "rope_type", "default")
     if kind in ("dynamic", "longrope"):
         raise CaptureError(f"the frequencies of the model change with the length: {kind!r}")
-    rope = getattr(getattr(model, "config", None), "rope_parameters", None) or {}
+    config = getattr(module, "config", None) or getattr(model, "config", None)
+    rope = getattr(config, "rope_parameters", None) or {}
     if (part := rope.get("partial_rotary_factor", 1)) != 1:
         raise CaptureError(f"the model turns a part of each head alone: {part} of its numbers")
     x = module.inv_freq

@@ -12,7 +12,7 @@ from transformers.cache_utils import DynamicLayer
 
 from headfit._cache.result import CompressedKeys, CompressedValues, Latents
 from headfit.errors import CaptureError, InputError
-from headfit.torch.reading import rotary_module, rotary_position
+from headfit.torch.reading import rotary_modules, rotary_position
 
 
 class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
@@ -26,7 +26,7 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     Parameters
     ----------
     model : PreTrainedModel
-        A model with one rotary embedding for all layers, as the Llama type has.
+        A model of transformers, for keys with one rotary embedding for all layers or with none.
     found : CompressedLayers or mapping of str to CompressedKeys
         By the names of layers that `headfit.torch.capture` gives, with ``rotated=`` the model's
         `rotary_position` where a layer has positions. Without a layer its keys stay as they are.
@@ -36,7 +36,7 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     Raises
     ------
     CaptureError
-        For a model without a rotary embedding, or with several.
+        For keys of a model with rotary embeddings that `rotary_position` refuses.
     InputError
         For names that are no layers of the model, other positions than the model's (none are taken
         where other layers have windows), and layers that attend within a sliding window, whose
@@ -76,8 +76,7 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     """
 
     def __init__(self, model: Any, found: Any, values: Any = None) -> None:
-        rotary = rotary_module(model)
-        position = rotary_position(rotary)
+        rotary = rotary_modules(model)
         if getattr(model, "config", None) is None:
             raise InputError("model must be a model of transformers, with a config")
         super().__init__(config=model.config)
@@ -89,13 +88,15 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
             layers = getattr(given, "layers", given)
             if not isinstance(layers, Mapping):
                 raise InputError(f"{part} must be a mapping of layers; got {type(given).__name__}")
+            if part == "found":
+                position = rotary_position(model) if layers and rotary else ("", ())
             for name, own in layers.items():
                 number = getattr(modules.get(name), "layer_idx", None)
-                if not isinstance(own, kind) or number is None:
-                    raise InputError(
-                        f"{part} must have a {kind.__name__} for names of layers of this model; "
-                        f"got {type(own).__name__} for {name!r} (capture the same model)"
-                    )
+                if number is None:
+                    raise InputError(f"{part} must name attention layers of model; got {name!r}")
+                if not isinstance(own, kind):
+                    got = f"got {type(own).__name__}"
+                    raise InputError(f"{part} must have a {kind.__name__} for {name!r}; {got}")
                 if type(self.layers[number]) is not DynamicLayer:
                     raise InputError(
                         f"{part} must not have {name!r}: its cache is a "
@@ -119,8 +120,9 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
                 of_layers.setdefault(number, {})["keys" if part == "found" else part] = own
         for number, parts in of_layers.items():
             self.layers[number] = LatentLayer(parts, noted)
-        hook = rotary.register_forward_pre_hook(_Note(noted), with_kwargs=True)
-        weakref.finalize(noted, hook.remove)
+        if position[0]:
+            hook = rotary[0].register_forward_pre_hook(_Note(noted), with_kwargs=True)
+            weakref.finalize(noted, hook.remove)
 
     @property
     def nbytes(self) -> int:
@@ -236,6 +238,8 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
 
     def read(self, part: str = "keys") -> Any:
         """Return all keys, turned to their positions, or "values": (batch, heads, tokens, D)."""
+        if not self.is_initialized:
+            raise InputError("read needs tokens in the cache: call the model with it first")
         stored = getattr(self, part)
         if part not in self.packings:
             return stored

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from headfit._base.arguments import shown
-from headfit._compress.passages import check_same_scale, warn_beyond
+from headfit._compress.maps import check_same_scale, warn_beyond
 from headfit._compress.result import Compressed
 from headfit.errors import CaptureError, InputError
 from headfit.torch.running import Running
@@ -199,7 +199,7 @@ class _LayerMaps:
             with torch.inference_mode(False):  # a later call may have gradients
                 self._tensors[place] = [torch.from_numpy(x).to(query) for x in maps]
         for head in self.heads.values():
-            warn_beyond(key.shape[-2], head.length, head.rotary)
+            warn_beyond(key.shape[-2], head.length, head.position)
         for_queries, for_keys = self._tensors[place]
         return query @ for_queries, key @ for_keys
 
@@ -217,7 +217,7 @@ class _LayerMaps:
                     f"{key_heads} key heads, of size {size}, with {group} query heads each; got "
                     f"maps for size {found.original_dim} and {own} query heads"
                 )
-            check_same_scale(scale, found.original_scale)
+            check_same_scale(scale, found.original_scale, f" in key head {at} of {self.layer}")
         dims = [self.heads[at].dim if at in self.heads else size for at in range(key_heads)]
         p_q = np.zeros((heads, size, max(dims)))
         p_k = np.zeros((key_heads, size, max(dims)))

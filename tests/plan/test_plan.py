@@ -202,6 +202,14 @@ def test_the_bound_on_logits_stood_in_the_way() -> None:
     assert "in place of 10" in found.advice
 
 
+def test_a_bound_above_what_the_kernel_allows_is_met_by_less() -> None:
+    band = hf.patterns.band(64, 1)
+    for limit in (8.0, 30.0, 100.0):
+        found = plan(band, None, 16, method="auto", dtype=None, kernel="eager-bfloat16",
+                     max_logit=limit)  # fmt: skip
+        assert found.verdict == "yes"
+
+
 def test_looser_tolerances_in_reach_are_named() -> None:
     found = plan(method=Ring(leak=0.2))
     assert found.verdict == "not found"

@@ -315,8 +315,16 @@ def test_the_scale_that_a_kernel_cannot_hold_is_not_blamed_on_queries():
 
 def test_limits_beyond_what_a_kernel_rounds_to_have_an_answer():
     A = hf.patterns.band(16, 1)
-    with pytest.raises(InputError, match="leaves no room for logits that are rounded"):
-        hf.fit(A, 4, kernel="eager-bfloat16", max_logit=1e308)
+    for limit in (30, 1e308):  # of which the kernel leaves no room for more than it allows
+        found = hf.fit(A, 16, kernel="eager-bfloat16", max_logit=limit)
+        assert found.certificate.holds
+        assert found.certificate.max_logit <= 8
+    for dim in (6, 16):  # a bound with room is kept as it is given, though the kernel prefers less
+        kept = hf.fit(A, dim, kernel="eager-bfloat16", max_logit=8.0)
+        assert kept.certificate.holds
+    at_most = hf.fit(A, 16, kernel="eager-bfloat16", max_logit=3.0).certificate
+    assert at_most.holds
+    assert at_most.max_logit <= 3
     for scale in (1e-308, 5e-324):
         with pytest.raises(InputError, match="fit bfloat16"):
             hf.fit(A, 4, kernel="eager-bfloat16", scale=scale)

@@ -276,6 +276,17 @@ def test_global_tokens_get_coordinates_of_their_own() -> None:
     assert plan(star, n=48, dim=2, dtype="bfloat16", method=Ring()).attempts[0].exempt == 0
 
 
+def test_global_columns_beside_a_bound_on_norms_get_none() -> None:
+    def previous_and_first(n: int) -> Any:
+        rows = np.eye(n) + np.eye(n, k=-1) + np.eye(1, n)[[0] * n] > 0
+        return rows / rows.sum(axis=1, keepdims=True)
+
+    method = hf.methods.Learned(max_norm=200.0)
+    found = plan(previous_and_first, n=64, dim=16, method=method)
+    assert (found.verdict, found.global_columns, found.attempts[0].exempt) == ("yes", 1, 0)
+    assert found.fit.certificate.max_norm <= 200
+
+
 def test_a_causal_pattern_without_its_mask_is_told() -> None:
     pattern = functools.partial(hf.patterns.causal_band, neighbors=0)
     assert 'mask="causal"' in plan(pattern).advice

@@ -237,8 +237,9 @@ class Planner:
         if certificate > self.clock.left:
             return False
         self.say(f"n = {target.n:,}, d = {question.dim}, {question.dtype} ({purpose})")
-        columns = global_columns(target).size
-        # The other columns need a dimension too.
+        # Columns of their own break a bound on norms; the other columns need a dimension too.
+        has_bound = getattr(question.method, "max_norm", None) is not None
+        columns = 0 if has_bound else global_columns(target).size
         exempt = columns if 0 < question.own_dims(columns) < question.dim else 0
         head = None
         try:

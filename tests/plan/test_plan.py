@@ -195,6 +195,22 @@ def test_the_rounding_of_logits_stood_in_the_way() -> None:
     assert "Fused kernels keep logits wide" in found.advice
 
 
+def test_the_rounding_of_weights_stays_part_of_what_is_asked() -> None:
+    options = {"method": "auto", "dtype": None, "distortion": 0.006}
+    for path in ("flash", "eager"):
+        kernel = hf.Kernel.named(f"{path}-bfloat16", weights=True)
+        found = plan(hf.patterns.band(32, 1), None, 16, kernel=kernel, **options)
+        # A weight of bfloat16 is off by up to 0.004 of it, whatever the head is.
+        assert {a.purpose for a in found.attempts} >= {"float32", "looser"}
+        assert all(a.kernel.weights for a in found.attempts)
+        assert not found.certified("float32", "float32 logits")
+    exact = plan(kernel="flash-bfloat16", dtype="bfloat16")
+    assert exact.certified("float32")[0].kernel.is_exact
+    yes = plan(kernel=hf.Kernel.named("float32", weights=True))
+    readers = {a.kernel for a in yes.attempts if a.purpose == "rounded"}
+    assert readers == {hf.Kernel.named(f"flash-{x}", weights=True) for x in ("bfloat16", "float16")}
+
+
 def test_the_bound_on_logits_stood_in_the_way() -> None:
     found = plan(max_logit=10.0)
     assert (found.verdict, found.obstacle) == ("not found", "logits")

@@ -193,7 +193,10 @@ def test_a_plan_takes_back_one_demand_at_a_time():
     rounded = {"product": "bfloat16", "logits": "bfloat16", "bias": "bfloat16"}
     wide = hf.Kernel.named("eager-bfloat16").of_wide_head()
     assert wide == hf.Kernel("float32", **rounded)
-    assert hf.Kernel.named("flash-float16", weights=True).of_wide_head().is_exact
+    assert hf.Kernel.named("flash-float16").of_wide_head().is_exact
+    # The weights are a demand of their own, which stays.
+    weighed = hf.Kernel.named("flash-float16", weights=True).of_wide_head()
+    assert weighed == hf.Kernel("float32", weights="float16")
 
 
 def test_kernels_in_words_and_records():

@@ -316,9 +316,8 @@ class Planner:
             wide = question.kernel.of_wide_head()
             relaxed["float32"] = replace(question, dtype="float32", kernel=wide)
         if question.kernel.rounds_logits:
-            relaxed["float32 logits"] = replace(
-                question, kernel=Kernel("float32", sum_bits=question.kernel.sum_bits)
-            )
+            kept = named(question.kernel, "sum_bits", "weights")
+            relaxed["float32 logits"] = replace(question, kernel=Kernel("float32", **kept))
         if question.tolerances.max_logit is not None:
             relaxed["free logits"] = question.with_max_logit(None)
         for purpose, easier in relaxed.items():
@@ -359,7 +358,8 @@ class Planner:
         target, threads = self.source.at(best.n), self.question.num_threads
         attention = Attention(head.Q, head.K, scale=head.scale, mask=head.mask)
         for (purpose, reader), dtype in product(READERS, HALVES):
-            kernel = Kernel.named(f"{reader}-{dtype}")
+            has_weights = self.question.kernel.weights is not None
+            kernel = Kernel.named(f"{reader}-{dtype}", weights=has_weights)
             if dtype == best.dtype and (purpose == "rounded" or kernel == best.kernel):
                 continue
             if self.clock.certificate(target.n) > self.clock.left:

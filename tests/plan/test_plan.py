@@ -161,6 +161,9 @@ def test_logits_that_no_head_can_keep_to_are_refuted() -> None:
     assert (found.verdict, found.attempts) == ("no", ())
     assert found.least_logit == pytest.approx(math.log(20) / 2)
     assert "a |logit| of 1.5 or more in a head of any size" in " ".join(str(found).split())
+    size = r"; d = [\d,]+ always suffices in exact arithmetic"
+    assert re.search(size + ", logits not bounded", " ".join(str(found).split()))
+    assert re.search(size + "(?!,)", " ".join(str(plan()).split()))
     assert plan(sp.csr_array(np.full((4, 4), 0.25)), None).least_logit == 0
     triangle = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None]
     assert plan(triangle, None, mask="causal").least_logit == 0

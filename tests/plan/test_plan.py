@@ -460,6 +460,23 @@ def test_bad_input_is_refused_before_any_fit(given: dict[str, Any], said: str) -
     assert ring.deadlines == []
 
 
+def test_what_a_method_refuses_is_refused_before_any_work() -> None:
+    said: list[str] = []
+    graph, keys = hf.patterns.random_regular(64, 3, rng=0), hf.methods.MaxMargin(keys=np.eye(8))
+    refused: list[tuple[Any, str]] = [
+        ("toeplitz", "pattern must be translation-invariant"),
+        ("mixed", "pattern must attend at some offset"),
+        (keys, "one row for each of the 64 rows of pattern; got 8"),
+    ]
+    for method, words in refused:
+        with pytest.raises(InputError, match=words):
+            hf.plan(graph, dim=8, method=method, num_threads=1, progress=said.append)
+    assert said == []
+    # The columns with coordinates of their own are not among those that keys are for.
+    star = (np.eye(8) + np.eye(1, 8)[[0] * 8]) / 2
+    assert plan(star, None, 9, method=keys, time_limit=2.0).attempts[0].exempt == 1
+
+
 def test_threads_are_checked() -> None:
     with pytest.raises(InputError, match="num_threads must"):
         hf.plan(identity, 8, num_threads=0)

@@ -299,11 +299,11 @@ def plan_facts(plan: Plan) -> dict[str, str]:
     limits = plan.tolerances
     bounded = "" if limits.max_logit is None else f", |logit| <= {limits.max_logit:.4g}"
     smallest, bound, size = plan.smallest, plan.lower_bound, plan.projection_dim
+    free = bounded and ", logits not bounded"
     proved = [
         bound.claim if bound is not None and bound.dim > 1 else "",
         f"some |logit| >= {plan.least_logit:.3g}" if plan.least_logit > 0 else "",
-        "" if size is None else f"d = {size:,} always suffices in exact arithmetic"
-        f"{bounded and ', logits not bounded'}",
+        "" if size is None else f"d = {size:,} always suffices in exact arithmetic{free}",
     ]
     checks = [a for a in plan.attempts if a.purpose.startswith("rounded")]
     words = [f"{a.kernel} {'holds' if a.holds else 'breaks it'} ({_worse(a)})" for a in checks]

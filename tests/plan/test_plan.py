@@ -328,8 +328,12 @@ def test_leading_blocks_of_a_matrix_that_looks_back() -> None:
 
 
 def test_dense_masks_are_for_one_n() -> None:
-    found = plan(n=256, mask=np.ones((256, 256), dtype=bool), method=Ring(most=100))
+    mask = np.ones((256, 256), dtype=bool)
+    found = plan(n=256, mask=mask, method=Ring(most=100))
     assert "smaller n" not in purposes(found)
+    of_its_own = plan(hf.Target(np.eye(256), mask=mask), None, method=Ring(most=100))
+    for one in (found, of_its_own):
+        assert "known at this n alone" in one.advice
 
 
 def test_an_n_whose_certificate_takes_too_long_is_not_tried(

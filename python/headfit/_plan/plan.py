@@ -62,8 +62,8 @@ def plan(
     mask : optional
         As in `fit`. Where it is an array, no smaller n is tried.
     time_limit : float, default 60
-        The most seconds that the plan may take. Certificates are not cut short; a size is tried
-        only if its certificate is predicted to take at most a quarter of the time that is left.
+        The most seconds that the plan may take. Certificates are not cut short: an n is tried only
+        if one is predicted to take at most a quarter of the time left, further heads if one fits.
     progress : bool or callable, default False
         True shows what is being tried, and counts the steps, on a tqdm bar (needs tqdm). A
         function is called with a line of text for each step.
@@ -145,7 +145,7 @@ def source_of(pattern: Any, n: Any, mask: Any, num_threads: int | None) -> Sourc
         )
     is_path = isinstance(pattern, (str, os.PathLike))
     name = os.path.basename(os.fspath(pattern)) if is_path else "the matrix"
-    has_smaller = target.looks_back and (mask is None or isinstance(target.mask, (str, tuple)))
+    has_smaller = target.looks_back and isinstance(target.mask, (str, tuple, type(None)))
 
     def block(m: int) -> Target:
         A = target if m == target.n else target.matrix[:m, :m]

@@ -316,6 +316,15 @@ def test_the_scale_that_a_kernel_cannot_hold_is_not_blamed_on_queries():
         hf.certify(np.eye(2), 9 * np.eye(2), np.eye(2), scale=1e5, kernel=kernel)
 
 
+def test_filters_where_logits_are_rounded():
+    pattern, options = hf.patterns.band(64, 4), {"method": "toeplitz", "kernel": "eager-bfloat16"}
+    found = hf.fit(pattern, 16, **options)
+    assert found.certificate.holds
+    assert found.certificate.max_logit <= 8
+    # Where a bound on the logits leaves too little room for a filter, there is none.
+    assert not hf.fit(pattern, 24, max_logit=8.0, **options).certificate.holds
+
+
 def test_limits_beyond_what_a_kernel_rounds_to_have_an_answer():
     A = hf.patterns.band(16, 1)
     for limit in (30, 1e308):  # of which the kernel leaves no room for more than it allows

@@ -603,7 +603,7 @@ def bounds() -> dict[str, Case]:
         return {
             "counting": counting(4096, 8).dim,
             "counting, bounded": counting(4096, 8, max_norm=20.0, leak=0.05).dim,
-            "every_subset": every_subset(4096, 8, leak=0.05).dim,
+            "every_subset": every_subset(4096, 8).dim,
             "every_subset, bounded": every_subset(4096, 8, leak=0.05, max_logit=5.0).dim,
             "projection": [b.projection_dim(4096, 8), b.projection_dim(512, 4, 2.0, 0.1, 0.5)],
             "random keys": [b.random_keys_dim(4096, 8), b.random_keys_dim(64, 3, all_subsets=True)],

@@ -155,12 +155,11 @@ def test_what_cannot_be_asked_for_is_refused_before_the_first_stage():
     def callback(*scan):
         raise AssertionError("no steps are taken")
 
+    # Of a scale that the method is not told, the product of q and k may take twice the room.
+    kernel, limits = hf.Kernel("float32", product="bfloat16"), hf.Tolerances(max_logit=16.0)
+    problem = hf.methods.Problem(hf.Target(A), limits, kernel=kernel)
     with pytest.raises(hf.errors.InputError, match=r"distortion=0\.1 leaves no room"):
-        fit(
-            hf.methods.Learned(stages=4, callback=callback),
-            kernel=hf.Kernel(logits="bfloat16"),
-            max_logit=100.0,
-        )
+        hf.methods.Learned(stages=4, callback=callback).head(problem, 8)
 
 
 def test_the_time_limit_ends_all_stages():

@@ -345,6 +345,9 @@ def test_a_bound_on_visible_logits_says_nothing_about_masked_pairs():
     assert limit < 16
     assert lower(A, mask="causal", max_logit=limit).dim == 1
     assert lower(A, mask="causal", max_logit=limit, masked_logits=True).dim > 1
+    for masked, words in ((False, ": "), (True, " (masked pairs too): ")):
+        bound = lower(A, mask="causal", max_logit=4, masked_logits=masked)
+        assert f"|logit| <= 4{words}{bound.reason}" in bound.in_words()
     assert np.abs(Q @ K.T).max() > 1e6
     assert lower(A, mask="causal", max_norm=limit).dim > 1
 
@@ -611,7 +614,11 @@ def test_exact_logits_meet_the_tolerances_before_rounding(seed, dtype):
         (lambda A: counting(8, 2, max_norm=-3.0), "max_norm"),
         (lambda A: every_subset(8, 9), "k"),
         (lambda A: every_subset(8, 2, max_norm=0), "max_norm"),
-        (lambda A: every_subset(8, 2, leak=1.0), "leak"),
+        (lambda A: every_subset(8, 2, max_norm=3.0, leak=1.0), "leak must lie"),
+        (
+            lambda A: every_subset(8, 2, leak=0.3),
+            "leak must be None without max_norm and max_logit",
+        ),
     ],
 )
 def test_bad_arguments_are_named(call, name):

@@ -818,6 +818,11 @@ def test_time_limit_claims_nothing_unfinished():
     assert bound.verify(A)
 
 
+@pytest.mark.parametrize("seconds", [1e303, 1.7e308])
+def test_no_time_limit_is_too_long(seconds):
+    assert lower(P.band(24, 1), time_limit=seconds).dim == lower(P.band(24, 1)).dim
+
+
 def test_same_seed_same_bound():
     A = P.random_regular(64, 3, rng=0)
     one, two = lower(A, rng=5, time_limit=60), lower(A, rng=5, time_limit=60)

@@ -161,6 +161,9 @@ def test_logits_that_no_head_can_keep_to_are_refuted() -> None:
     assert (found.verdict, found.attempts) == ("no", ())
     assert found.least_logit == pytest.approx(math.log(20) / 2)
     assert "a |logit| of 1.5 or more in a head of any size" in " ".join(str(found).split())
+    size = r"; d = [\d,]+ always suffices in exact arithmetic"
+    assert re.search(size + ", logits not bounded", " ".join(str(found).split()))
+    assert re.search(size + "(?!,)", " ".join(str(plan()).split()))
     assert plan(sp.csr_array(np.full((4, 4), 0.25)), None).least_logit == 0
     triangle = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None]
     assert plan(triangle, None, mask="causal").least_logit == 0
@@ -195,11 +198,35 @@ def test_the_rounding_of_logits_stood_in_the_way() -> None:
     assert "Fused kernels keep logits wide" in found.advice
 
 
+def test_the_rounding_of_weights_stays_part_of_what_is_asked() -> None:
+    options = {"method": "auto", "dtype": None, "distortion": 0.006}
+    for path in ("flash", "eager"):
+        kernel = hf.Kernel.named(f"{path}-bfloat16", weights=True)
+        found = plan(hf.patterns.band(32, 1), None, 16, kernel=kernel, **options)
+        # A weight of bfloat16 is off by up to 0.004 of it, whatever the head is.
+        assert {a.purpose for a in found.attempts} >= {"float32", "looser"}
+        assert all(a.kernel.weights for a in found.attempts)
+        assert not found.certified("float32", "float32 logits")
+    exact = plan(kernel="flash-bfloat16", dtype="bfloat16")
+    assert exact.certified("float32")[0].kernel.is_exact
+    yes = plan(kernel=hf.Kernel.named("float32", weights=True))
+    readers = {a.kernel for a in yes.attempts if a.purpose == "rounded"}
+    assert readers == {hf.Kernel.named(f"flash-{x}", weights=True) for x in ("bfloat16", "float16")}
+
+
 def test_the_bound_on_logits_stood_in_the_way() -> None:
     found = plan(max_logit=10.0)
     assert (found.verdict, found.obstacle) == ("not found", "logits")
     assert found.best.purpose == "free logits"
     assert "in place of 10" in found.advice
+
+
+def test_a_bound_above_what_the_kernel_allows_is_met_by_less() -> None:
+    band = hf.patterns.band(64, 1)
+    for limit in (8.0, 30.0, 100.0):
+        found = plan(band, None, 16, method="auto", dtype=None, kernel="eager-bfloat16",
+                     max_logit=limit)  # fmt: skip
+        assert found.verdict == "yes"
 
 
 def test_looser_tolerances_in_reach_are_named() -> None:
@@ -268,6 +295,17 @@ def test_global_tokens_get_coordinates_of_their_own() -> None:
     assert plan(star, n=48, dim=2, dtype="bfloat16", method=Ring()).attempts[0].exempt == 0
 
 
+def test_global_columns_beside_a_bound_on_norms_get_none() -> None:
+    def previous_and_first(n: int) -> Any:
+        rows = np.eye(n) + np.eye(n, k=-1) + np.eye(1, n)[[0] * n] > 0
+        return rows / rows.sum(axis=1, keepdims=True)
+
+    method = hf.methods.Learned(max_norm=200.0)
+    found = plan(previous_and_first, n=64, dim=16, method=method)
+    assert (found.verdict, found.global_columns, found.attempts[0].exempt) == ("yes", 1, 0)
+    assert found.fit.certificate.max_norm <= 200
+
+
 def test_a_causal_pattern_without_its_mask_is_told() -> None:
     pattern = functools.partial(hf.patterns.causal_band, neighbors=0)
     assert 'mask="causal"' in plan(pattern).advice
@@ -290,8 +328,12 @@ def test_leading_blocks_of_a_matrix_that_looks_back() -> None:
 
 
 def test_dense_masks_are_for_one_n() -> None:
-    found = plan(n=256, mask=np.ones((256, 256), dtype=bool), method=Ring(most=100))
+    mask = np.ones((256, 256), dtype=bool)
+    found = plan(n=256, mask=mask, method=Ring(most=100))
     assert "smaller n" not in purposes(found)
+    of_its_own = plan(hf.Target(np.eye(256), mask=mask), None, method=Ring(most=100))
+    for one in (found, of_its_own):
+        assert "known at this n alone" in one.advice
 
 
 def test_an_n_whose_certificate_takes_too_long_is_not_tried(
@@ -420,6 +462,23 @@ def test_bad_input_is_refused_before_any_fit(given: dict[str, Any], said: str) -
     with pytest.raises(InputError, match=said):
         hf.plan(options.pop("pattern"), num_threads=1, **options)
     assert ring.deadlines == []
+
+
+def test_what_a_method_refuses_is_refused_before_any_work() -> None:
+    said: list[str] = []
+    graph, keys = hf.patterns.random_regular(64, 3, rng=0), hf.methods.MaxMargin(keys=np.eye(8))
+    refused: list[tuple[Any, str]] = [
+        ("toeplitz", "pattern must be translation-invariant"),
+        ("mixed", "pattern must attend at some offset"),
+        (keys, "one row for each of the 64 rows of pattern; got 8"),
+    ]
+    for method, words in refused:
+        with pytest.raises(InputError, match=words):
+            hf.plan(graph, dim=8, method=method, num_threads=1, progress=said.append)
+    assert said == []
+    # The columns with coordinates of their own are not among those that keys are for.
+    star = (np.eye(8) + np.eye(1, 8)[[0] * 8]) / 2
+    assert plan(star, None, 9, method=keys, time_limit=2.0).attempts[0].exempt == 1
 
 
 def test_threads_are_checked() -> None:

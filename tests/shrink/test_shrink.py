@@ -167,6 +167,26 @@ def test_out_of_time_is_the_original_head():
     assert result.tv_worst < 1e-5
 
 
+def test_out_of_time_no_size_is_added_to_the_curves():
+    Q, K = sharp_heads()["content"]
+    result = hf.shrink(Q, K, tv=1e-3, time_limit=1e-9, curve_dims=range(1, 24))
+    assert result.baseline.dim.tolist() == result.curve.dim.tolist() == [1, 24]
+
+
+def test_sizes_that_the_dtype_does_not_hold_are_left_out():
+    rng = np.random.default_rng(0)
+    Q, K = (np.hstack([rng.normal(size=(60, 1)) * 1e4, rng.normal(size=(60, 63))]) for _ in "QK")
+    alone = hf.shrink(Q, K, scale=1.0, dtype="float16", curve_dims=())
+    result = hf.shrink(Q, K, scale=1.0, dtype="float16")
+    np.testing.assert_array_equal(result.Q, alone.Q)
+    for curve in (result.curve, result.baseline):
+        assert set(alone.curve.dim) <= set(curve.dim) < {1, 2, 4, 8, 16, 32, 60}
+    for effort in ("low", 0):
+        for options in ({}, {"dim": 8}):
+            with pytest.raises(hf.errors.InputError, match="dtype must hold a head of size"):
+                hf.shrink(1e9 * Q, K, scale=1.0, dtype="float16", effort=effort, **options)
+
+
 def test_rectangular_heads_and_attention_objects():
     rng = np.random.default_rng(6)
     wide = hf.Attention(2 * rng.standard_normal((30, 6)), rng.standard_normal((50, 6)), scale=0.7)
@@ -369,8 +389,13 @@ def test_heads_refused():
         hf.shrink(np.zeros((2, 8, 4)), np.zeros((3, 8, 4)))
     with pytest.raises(hf.errors.InputError, match="Q must be finite; got nan at row 0, column 0"):
         hf.shrink(np.full((8, 4), np.nan), Q)
-    with pytest.raises(hf.errors.TargetError, match="every row of the target must sum to 1"):
+    no_keys = "Q without K is a matrix of attention: the target must be a matrix"
+    with pytest.raises(hf.errors.TargetError, match=r"without K .* must sum to 1"):
         hf.shrink(Q)
+    with pytest.raises(hf.errors.InputError, match=no_keys):
+        hf.shrink(np.zeros((2, 8, 4)))
+    with pytest.raises(hf.errors.InputError, match=r"^dim must lie in 1 ... 4"):
+        hf.shrink(np.eye(4), dim=9)
     for size in (1e154, 1e200):
         large = size * np.random.default_rng(0).normal(size=(2, 6, 4))
         with pytest.raises(hf.errors.NonFiniteError, match="logits whose squares float64 holds"):

@@ -193,7 +193,10 @@ def test_a_plan_takes_back_one_demand_at_a_time():
     rounded = {"product": "bfloat16", "logits": "bfloat16", "bias": "bfloat16"}
     wide = hf.Kernel.named("eager-bfloat16").of_wide_head()
     assert wide == hf.Kernel("float32", **rounded)
-    assert hf.Kernel.named("flash-float16", weights=True).of_wide_head().is_exact
+    assert hf.Kernel.named("flash-float16").of_wide_head().is_exact
+    # The weights are a demand of their own, which stays.
+    weighed = hf.Kernel.named("flash-float16", weights=True).of_wide_head()
+    assert weighed == hf.Kernel("float32", weights="float16")
 
 
 def test_kernels_in_words_and_records():
@@ -313,10 +316,27 @@ def test_the_scale_that_a_kernel_cannot_hold_is_not_blamed_on_queries():
         hf.certify(np.eye(2), 9 * np.eye(2), np.eye(2), scale=1e5, kernel=kernel)
 
 
+def test_filters_where_logits_are_rounded():
+    pattern, options = hf.patterns.band(64, 4), {"method": "toeplitz", "kernel": "eager-bfloat16"}
+    found = hf.fit(pattern, 16, **options)
+    assert found.certificate.holds
+    assert found.certificate.max_logit <= 8
+    # Where a bound on the logits leaves too little room for a filter, there is none.
+    assert not hf.fit(pattern, 24, max_logit=8.0, **options).certificate.holds
+
+
 def test_limits_beyond_what_a_kernel_rounds_to_have_an_answer():
     A = hf.patterns.band(16, 1)
-    with pytest.raises(InputError, match="leaves no room for logits that are rounded"):
-        hf.fit(A, 4, kernel="eager-bfloat16", max_logit=1e308)
+    for limit in (30, 1e308):  # of which the kernel leaves no room for more than it allows
+        found = hf.fit(A, 16, kernel="eager-bfloat16", max_logit=limit)
+        assert found.certificate.holds
+        assert found.certificate.max_logit <= 8
+    for dim in (6, 16):  # a bound with room is kept as it is given, though the kernel prefers less
+        kept = hf.fit(A, dim, kernel="eager-bfloat16", max_logit=8.0)
+        assert kept.certificate.holds
+    at_most = hf.fit(A, 16, kernel="eager-bfloat16", max_logit=3.0).certificate
+    assert at_most.holds
+    assert at_most.max_logit <= 3
     for scale in (1e-308, 5e-324):
         with pytest.raises(InputError, match="fit bfloat16"):
             hf.fit(A, 4, kernel="eager-bfloat16", scale=scale)

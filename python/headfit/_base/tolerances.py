@@ -190,7 +190,7 @@ class Kernel:
 
     def of_wide_head(self) -> Kernel:
         """Return what asks the same of a head in float32: all but the rounding of its numbers."""
-        rounds = self.rounds_logits or self.sum_bits != 24
+        rounds = self.rounds_logits or self.sum_bits != 24 or self.weights is not None
         return replace(self, operands=None, scale="after") if rounds else Kernel.named("exact")
 
     def logit_step(self, limit: float, scale: float | None) -> float:

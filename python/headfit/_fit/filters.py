@@ -192,9 +192,11 @@ class Toeplitz(Method):
             spare = 0.0
             if problem.is_narrow:
                 spare = max(NARROW_LEAK, (1 - share) * spread / 2 / -math.log(tolerances.leak))
-            leak, distortion = tightened(
-                tolerances.leak ** (1 + spare), math.expm1(share * spread), problem.logit_step
-            )
+            leak, distortion = tolerances.leak ** (1 + spare), math.expm1(share * spread)
+            try:
+                leak, distortion = tightened(leak, distortion, problem.logit_step)
+            except InputError:  # rounded logits need more than this share
+                continue
             demand = Demand(stencil, Tolerances(leak, distortion, max_logit))
             if self.frequencies is not None:
                 solved = solve(self.frequencies, demand, norm_limit=norm)

@@ -112,10 +112,14 @@ class Problem:
 
     @property
     def logit_limit(self) -> float | None:
-        """The bound on |logit|: that of the tolerances, or what a narrow format of logits needs."""
-        if self.tolerances.max_logit is not None:
-            return self.tolerances.max_logit
-        return self.kernel.logit_limit(math.log1p(self.tolerances.distortion) / 2, self.known_scale)
+        """The bound on |logit|: that of the tolerances, or less if a narrow format has no room."""
+        limit, delta = self.tolerances.max_logit, math.log1p(self.tolerances.distortion)
+        needed = self.kernel.logit_limit(delta / 2, self.known_scale)
+        if limit is None or needed is None:
+            return needed if limit is None else limit
+        # A scale that is not known yet may be a power of two, which rounds least.
+        step = self.kernel.logit_step(limit, self.known_scale or 0.25)
+        return limit if ROUNDING_SHARE * min(1.0, delta) + step < delta else needed
 
     @property
     def logit_step(self) -> float:

@@ -80,6 +80,8 @@ def _checked(
     n: Any, k: Any, leak: float | None, max_norm: float | None, max_logit: float | None
 ) -> tuple[int, int, float, Limits]:
     """Return checked sizes, the leak, and the bounds."""
+    if leak is not None and max_norm is None and max_logit is None:
+        raise InputError(f"leak must be None without max_norm and max_logit; got {shown(leak)}")
     n = as_count(n, "n", 1)
     tolerances = as_tolerances(leak=leak, max_logit=max_logit)
     return n, as_count(k, "k", 1, n), tolerances.leak, Limits(max_norm, tolerances.max_logit)
@@ -104,7 +106,7 @@ def every_subset(
     max_logit : float, optional
         A bound on every |logit|.
     leak : float, optional
-        That of each support; `Tolerances` has the default.
+        That of each support; `Tolerances` has the default. Only with one of the bounds.
 
     Returns
     -------
@@ -212,8 +214,6 @@ def counting(
     >>> counting(1024, 4, max_norm=10.0, leak=0.05).dim
     5
     """
-    if leak is not None and max_norm is None and max_logit is None:
-        raise InputError(f"leak must be None without max_norm and max_logit; got {shown(leak)}")
     n, k, leak, limits = _checked(n, k, leak, max_norm, max_logit)
     gap = exact.log_below(1 / Fraction(leak))
     share = as_share(exceptions, "exceptions")

@@ -328,7 +328,7 @@ def _bound_from_pairs(state: _Supports) -> Iterator[Proof]:
 
 def _start_supports(problem: Problem) -> Iterator[_Supports]:
     """Yield the supports of all columns of each rectangle, and of those that few rows attend to."""
-    most = min(PAIRS_LIMIT, int(PAIRS_PER_SECOND * problem.seconds))
+    most = int(min(PAIRS_LIMIT, PAIRS_PER_SECOND * problem.seconds))
     for rows, columns in problem.sight.rectangles(problem.check_time):
         table = sp.csr_array(problem.supports[rows][:, columns])
         degree = np.bincount(table.indices, minlength=columns.size)

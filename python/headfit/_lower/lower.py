@@ -92,7 +92,7 @@ class LowerBound(Pictured):
         leak, distortion, max_logit = astuple(self.tolerances)
         words = [f"leak {leak:g}", f"distortion {distortion:g}"]
         if max_logit is not None:
-            words.append(f"|logit| <= {max_logit:g}")
+            words.append(f"|logit| <= {max_logit:g}{' (masked pairs too)' * self.masked_logits}")
         if self.max_norm is not None:
             words.append(f"scale max|q| max|k| <= {self.max_norm:g}")
         return f"{self.claim} for {', '.join(words)}: {self.reason}"

@@ -121,7 +121,7 @@ class _Sets(NamedTuple):
 
 def traces(problem: Problem, kind: Kind) -> list[Candidate]:
     """Return the bounds from sets with every trace, and from sets with many."""
-    pairs = min(PAIRS_LIMIT, int(PAIRS_PER_SECOND * problem.seconds))
+    pairs = int(min(PAIRS_LIMIT, PAIRS_PER_SECOND * problem.seconds))
     search = _core.TraceSearch(problem.target.core, kind == "columns", pairs)
     of_columns = np.bincount(problem.supports.indices, minlength=problem.target.n)
     degrees = of_columns if kind == "columns" else np.diff(problem.supports.indptr)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -18,9 +17,9 @@ from headfit._base.types import MaskLike, Seed
 from headfit._fit.method import Method
 from headfit._fit.registry import as_method
 from headfit._plan.result import Plan
-from headfit._plan.search import SECONDS, Clock, Planner, Question, Source
+from headfit._plan.search import SECONDS, Clock, Planner, Question, Source, about
 from headfit._target.target import Target, TargetLike, as_target
-from headfit.errors import FileError, HeadfitError, InputError, TooLargeError, input_errors
+from headfit.errors import InputError, TooLargeError, input_errors
 
 MOST_TOKENS, LONGEST_NAME = 2**31 - 1, 48
 
@@ -63,8 +62,8 @@ def plan(
     mask : optional
         As in `fit`. Where it is an array, no smaller n is tried.
     time_limit : float, default 60
-        The most seconds that the plan may take. Certificates are not cut short; a size is tried
-        only if its certificate is predicted to take at most a quarter of the time that is left.
+        The most seconds that the plan may take. Certificates are not cut short: an n is tried only
+        if one is predicted to take at most a quarter of the time left, further heads if one fits.
     progress : bool or callable, default False
         True shows what is being tried, and counts the steps, on a tqdm bar (needs tqdm). A
         function is called with a line of text for each step.
@@ -137,7 +136,8 @@ def source_of(pattern: Any, n: Any, mask: Any, num_threads: int | None) -> Sourc
         has_smaller = mask is None or isinstance(mask, (str, tuple))
         at = functools.cache(lambda m: _target_at(pattern, m, mask, num_threads))
         return Source(_short(_name_of(pattern)), size, at, has_smaller)
-    target = _checked("pattern", pattern, mask, num_threads)
+    with about("pattern"):
+        target = as_target(pattern, mask=mask, num_threads=num_threads)
     if size is not None and size != target.n:
         raise InputError(
             f"n must be the matrix's own, {target.n}, or left out; got {size}. Give a function of "
@@ -145,7 +145,7 @@ def source_of(pattern: Any, n: Any, mask: Any, num_threads: int | None) -> Sourc
         )
     is_path = isinstance(pattern, (str, os.PathLike))
     name = os.path.basename(os.fspath(pattern)) if is_path else "the matrix"
-    has_smaller = target.looks_back and (mask is None or isinstance(target.mask, (str, tuple)))
+    has_smaller = target.looks_back and isinstance(target.mask, (str, tuple, type(None)))
 
     def block(m: int) -> Target:
         A = target if m == target.n else target.matrix[:m, :m]
@@ -164,22 +164,13 @@ def _target_at(pattern: Callable[[int], Any], n: int, mask: Any, num_threads: in
         raise
     except MemoryError as error:
         raise TooLargeError(f"the pattern of n = {n} tokens does not fit in memory") from error
-    target = _checked("pattern(n)", matrix, mask, num_threads)
+    with about("pattern(n)"):
+        target = as_target(matrix, mask=mask, num_threads=num_threads)
     if target.n != n:
         raise InputError(
             f"pattern must return a matrix of {n} tokens for n = {n}; it returned one of {target.n}"
         )
     return target
-
-
-def _checked(name: str, matrix: Any, mask: Any, num_threads: int | None) -> Target:
-    """Return a target; messages about `A`, the argument of `as_target`, name this one instead."""
-    try:
-        return as_target(matrix, mask=mask, num_threads=num_threads)
-    except HeadfitError as error:
-        message = re.sub(r"^A\b", name, str(error))
-        of_file = (error.errno, error.filename) if isinstance(error, FileError) else ()
-        raise type(error)(message, *of_file) from error
 
 
 def _name_of(pattern: Any) -> str:

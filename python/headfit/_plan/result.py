@@ -162,7 +162,7 @@ class Plan(Pictured):
     lower_bound : LowerBound or None
         A proved lower bound on the size; None if the pattern is too large to look for one.
     projection_dim : int or None
-        A size that is proved to suffice in exact arithmetic (`bounds.projection_dim`).
+        A size proved to suffice in exact arithmetic, logits not bounded (`bounds.projection_dim`).
     least_logit : float
         It is proved that no head of any size keeps every |logit| below this; 0 if nothing is.
     advice : str
@@ -299,10 +299,11 @@ def plan_facts(plan: Plan) -> dict[str, str]:
     limits = plan.tolerances
     bounded = "" if limits.max_logit is None else f", |logit| <= {limits.max_logit:.4g}"
     smallest, bound, size = plan.smallest, plan.lower_bound, plan.projection_dim
+    free = bounded and ", logits not bounded"
     proved = [
         bound.claim if bound is not None and bound.dim > 1 else "",
         f"some |logit| >= {plan.least_logit:.3g}" if plan.least_logit > 0 else "",
-        "" if size is None else f"d = {size:,} always suffices in exact arithmetic",
+        "" if size is None else f"d = {size:,} always suffices in exact arithmetic{free}",
     ]
     checks = [a for a in plan.attempts if a.purpose.startswith("rounded")]
     words = [f"{a.kernel} {'holds' if a.holds else 'breaks it'} ({_worse(a)})" for a in checks]

@@ -1,14 +1,16 @@
 """The attempts of a plan: the size in question, then smaller ones, or what tells why it failed."""
 
+import re
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from headfit import bounds
 from headfit._attention.attention import Attention
@@ -17,13 +19,14 @@ from headfit._base.display import named
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Kernel, Tolerances, log_inverse
 from headfit._fit.fit import fit
+from headfit._fit.head import Problem
 from headfit._fit.method import Method
 from headfit._fit.result import Fit
 from headfit._plan.result import Plan, PlanAttempt, advice_of
 from headfit._target.certificate import Certificate
 from headfit._target.certify import certify
 from headfit._target.target import Target, global_columns
-from headfit.errors import InputError, TooLargeError
+from headfit.errors import FileError, HeadfitError, InputError, TooLargeError
 
 LONGEST_BOUND = 3.0  # seconds of a search for a lower bound, which finds little more in more
 MOST_NONZEROS = 10**7  # of patterns in which a lower bound is looked for
@@ -57,7 +60,7 @@ class Question:
     dtype: str
     kernel: Kernel
     tolerances: Tolerances
-    method: str | Method
+    method: Method
     rng: int
     num_threads: int
 
@@ -68,6 +71,13 @@ class Question:
     def own_dims(self, columns: int) -> int:
         """Return how many coordinates so many global columns take for themselves."""
         return columns * (2 if self.dtype in NARROW else 1)
+
+    def exempt(self, target: Target) -> NDArray[np.int64]:
+        """Return the global columns if they may have coordinates of their own, else none."""
+        columns = global_columns(target)
+        # These break a bound on norms; the other columns need a dimension too.
+        has_bound = getattr(self.method, "max_norm", None) is not None
+        return columns[: 0 if has_bound or self.own_dims(columns.size) >= self.dim else None]
 
 
 @dataclass(frozen=True)
@@ -130,6 +140,17 @@ class Clock:
         return self.certificate(n) <= AFFORDABLE * self.left
 
 
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Make messages about `A`, the argument of others, name this one instead."""
+    try:
+        yield
+    except HeadfitError as error:
+        message = re.sub(r"(^|of |where )A\b", rf"\1{name}", str(error))
+        of_file = (error.errno, error.filename) if isinstance(error, FileError) else ()
+        raise type(error)(message, *of_file) from error
+
+
 def least_logit(target: Target, leak: float) -> float:
     """Return the least bound on |logit| with which any head, of any size, can meet the leak.
 
@@ -179,6 +200,10 @@ class Planner:
                 raise
             target = None
         if target is not None:
+            problem = Problem(target, exempt=question.exempt(target),
+                              **named(question, "tolerances", "dtype", "kernel"))  # fmt: skip
+            with about("pattern"):
+                question.method.check(problem, question.dim)
             self.say(f"bounds that are proved for n = {source.n:,}")
             self._add(target=target, global_columns=int(global_columns(target).size))
             self._prove(target, self.clock.part("bound"))
@@ -237,14 +262,11 @@ class Planner:
         if certificate > self.clock.left:
             return False
         self.say(f"n = {target.n:,}, d = {question.dim}, {question.dtype} ({purpose})")
-        columns = global_columns(target).size
-        # The other columns need a dimension too.
-        exempt = columns if 0 < question.own_dims(columns) < question.dim else 0
-        head = None
+        exempt, head = question.exempt(target), None
         try:
             head = fit(
                 target,
-                exempt_columns="auto" if exempt else None,
+                exempt_columns=exempt,
                 time_limit=max(seconds - certificate, 1e-3),
                 **vars(question),
             )
@@ -257,7 +279,7 @@ class Planner:
             return False
         else:
             attempt = recorded(
-                purpose, question, head, head.certificate, exempt=exempt, seconds=head.seconds,
+                purpose, question, head, head.certificate, exempt=exempt.size, seconds=head.seconds,
                 stopped=head.stopped or "stalled", obstacle=head.obstacle,
             )  # fmt: skip
         self._add(attempts=(*self.plan.attempts, attempt))
@@ -315,9 +337,8 @@ class Planner:
             wide = question.kernel.of_wide_head()
             relaxed["float32"] = replace(question, dtype="float32", kernel=wide)
         if question.kernel.rounds_logits:
-            relaxed["float32 logits"] = replace(
-                question, kernel=Kernel("float32", sum_bits=question.kernel.sum_bits)
-            )
+            kept = named(question.kernel, "sum_bits", "weights")
+            relaxed["float32 logits"] = replace(question, kernel=Kernel("float32", **kept))
         if question.tolerances.max_logit is not None:
             relaxed["free logits"] = question.with_max_logit(None)
         for purpose, easier in relaxed.items():
@@ -358,7 +379,8 @@ class Planner:
         target, threads = self.source.at(best.n), self.question.num_threads
         attention = Attention(head.Q, head.K, scale=head.scale, mask=head.mask)
         for (purpose, reader), dtype in product(READERS, HALVES):
-            kernel = Kernel.named(f"{reader}-{dtype}")
+            has_weights = self.question.kernel.weights is not None
+            kernel = Kernel.named(f"{reader}-{dtype}", weights=has_weights)
             if dtype == best.dtype and (purpose == "rounded" or kernel == best.kernel):
                 continue
             if self.clock.certificate(target.n) > self.clock.left:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Unpack, overload
 
 from headfit._attention.attention import Attention, HeadLike, OneHead, attention_in
@@ -21,7 +22,7 @@ from headfit._fit.head import Head, check_module, placed
 from headfit._shrink import descent
 from headfit._shrink.descent import Callback, SizeKeywords
 from headfit._shrink.result import Comparison, ShrinkResult, TvCurve, compare
-from headfit.errors import InputError
+from headfit.errors import InputError, input_errors
 
 
 class _Options(SizeKeywords, total=False):
@@ -92,8 +93,9 @@ def shrink(
         How long to descend at each size: at most 100, 500 or 5000 steps, or as many as given. With
         0 the truncated SVD of the row-centred logits is the head, of every size.
     curve_dims : sequence of int, optional
-        Sizes for both curves, besides those that the search tries: fitted with low effort. Powers
-        of two up to min(n, m, D), and that, when None; none for a matrix; () for none.
+        Sizes for both curves, besides those that the search tries: fitted with low effort, if the
+        time allows, and left out where `dtype` does not hold a head. Powers of two up to
+        min(n, m, D), and that, when None; none for a matrix; () for none.
     time_limit : float, optional
         The time limit in seconds, for each head.
     callback : callable, optional
@@ -163,7 +165,9 @@ def shrink(
     def one(head: Any, num_threads: int | None) -> ShrinkResult:
         start = time.perf_counter()
         running = descent.Running.of(dtype, effort, time_limit, callback, rng, num_threads)
-        original = descent.Original.of(head, mask, running.threads)
+        kinds = () if isinstance(head, Attention) else (InputError,)
+        with input_errors("Q without K is a matrix of attention", *kinds):
+            original = descent.Original.of(head, mask, running.threads)
         if size is not None:
             as_count(size, "dim" if module is None else "module.dim", 1, min(original.shape))
         search = Search(original, running, module, most, worst)
@@ -177,6 +181,8 @@ def shrink(
         else:
             chosen, stopped = size, "one size"
             search.fit(size, descent.EXACT)
+        if chosen not in search.tried:
+            raise InputError(f"dtype must hold a head of size {chosen}; {dtype!r} does not")
         search.extend(more)
         made, comparison, best = search.tried[chosen]
         return ShrinkResult(
@@ -184,7 +190,7 @@ def shrink(
             original_dim=original.dim,
             comparison=comparison,
             curve=TvCurve.of({d: c.comparison for d, c in search.tried.items()}),
-            baseline=TvCurve.of({d: search.svd(d).comparison for d in {*more, *search.tried}}),
+            baseline=TvCurve.of({d: c.comparison for d, of in search.svds.items() for c in of}),
             reached=size is not None or search.is_close(comparison),
             stopped=stopped,
             seconds=time.perf_counter() - start,
@@ -223,7 +229,7 @@ class Search:
     tv: float  # bounds on total variation, infinite where there is none
     tv_worst: float
     tried: dict[int, Candidate] = field(default_factory=dict)
-    svds: dict[int, Candidate] = field(default_factory=dict)
+    svds: dict[int, list[Candidate]] = field(default_factory=dict)
 
     @property
     def enough(self) -> float:
@@ -236,23 +242,27 @@ class Search:
         """Whether a head is within the bounds."""
         return comparison.tv_mean <= self.tv and comparison.tv_worst <= self.tv_worst
 
-    def svd(self, dim: int) -> Candidate:
+    def svd(self, dim: int) -> list[Candidate]:
         """Return the truncated SVD of a size, stored and judged as every other head is."""
         if dim not in self.svds:
             self.svds[dim] = self._judged(Head(*self.original.svd(dim, self.running.seed)))
         return self.svds[dim]
 
-    def _judged(self, head: Head) -> Candidate:
+    def _judged(self, head: Head) -> list[Candidate]:
+        """Return a head as it is stored; nothing where the dtype does not hold its numbers."""
         dtype, mask = self.running.dtype, self.original.mask
         module = self.module if self.module and self.module.dim == head.dim else None
         scale = check_scale(None, head.dim) if module is None else module.scale
-        Q, K = head.stored(scale, dtype)
+        try:
+            Q, K = head.stored(scale, dtype)
+        except InputError:
+            return []
         attention, made = placed(Q, K, scale=scale, dtype=dtype, mask=mask, module=module)
         distances = compare(self.original.target, attention, num_threads=self.running.threads)
-        return Candidate(made, distances, head)
+        return [Candidate(made, distances, head)]
 
-    def fit(self, dim: int, enough: float, running: descent.Running | None = None) -> Candidate:
-        """Return the closest head of a size, by descents from its SVD and from a smaller head.
+    def fit(self, dim: int, enough: float, running: descent.Running | None = None) -> None:
+        """Keep the closest head of a size, by descents from its SVD and from a smaller head.
 
         The second descent is made where the smaller head is closer, since more columns must not
         do worse. KL divergence and total variation may disagree, and a descent ends where it is
@@ -261,30 +271,28 @@ class Search:
         """
         running = running or self.running
         if dim in self.tried:
-            return self.tried[dim]
+            return
         if self.original.is_svd(dim) or running.effort == 0:
-            return self.tried.setdefault(dim, self.svd(dim))
-
-        def descended(start: Any = None) -> Candidate:
-            return self._judged(
-                descent.closest(self.original, dim, running, enough=enough, start=start)
-            )
-
-        heads = [descended(), self.svd(dim)]
+            self.tried.update((dim, head) for head in self.svd(dim))
+            return
+        closest = partial(descent.closest, self.original, dim, running, enough=enough)
+        heads = [*self._judged(closest()), *self.svd(dim)]
         smaller = max((d for d in self.tried if d < dim), default=0)
-        if smaller and self.tried[smaller].comparison.kl_mean < heads[0].comparison.kl_mean:
-            fields = self.tried[smaller].fields
-            heads.append(descended((fields["Q"] * fields["scale"], fields["K"])))
-        self.tried[dim] = min(heads, key=self._distance)
-        if smaller:
-            self._not_worse(dim, smaller)
-        return self.tried[dim]
+        before = self.tried.get(smaller)
+        if before and all(before.comparison.kl_mean < x.comparison.kl_mean for x in heads[:1]):
+            fields = before.fields
+            heads += self._judged(closest(start=(fields["Q"] * fields["scale"], fields["K"])))
+        if heads:
+            self.tried[dim] = min(heads, key=self._distance)
+            if before:
+                self._not_worse(dim, smaller)
 
     def _not_worse(self, dim: int, smaller: int) -> None:
         """Replace a head by a smaller one with zero columns if that is closer."""
         head, before = self.tried[dim], self.tried[smaller]
         if self._distance(before) < self._distance(head):
-            self.tried[dim] = min(head, self._judged(before.head.padded(dim)), key=self._distance)
+            heads = [head, *self._judged(before.head.padded(dim))]
+            self.tried[dim] = min(heads, key=self._distance)
 
     def _distance(self, head: Candidate) -> tuple[bool, float]:
         return not self.is_close(head.comparison), head.comparison.tv_mean
@@ -297,7 +305,8 @@ class Search:
         largest = self.original.largest
 
         def holds(dim: int) -> bool:
-            return self.is_close(self.fit(dim, self.enough).comparison)
+            self.fit(dim, self.enough)
+            return dim in self.tried and self.is_close(self.tried[dim].comparison)
 
         size, last, stopped = descent.smallest_size(holds, largest, self.running)
         if size is None:

@@ -155,7 +155,8 @@ def core_logits(
         rotary_halves=positions.halves,
         sinks=sinks,
     )
-    return q, k, options, _core.Logits(q_stack, k_stack, core_options)
+    no_heads = 0 in lead  # which read no keys
+    return q, k, options, _core.Logits(q_stack, k_stack[:0] if no_heads else k_stack, core_options)
 
 
 def _readable(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -226,19 +226,6 @@ void bind_fits(py::module_& m) {
   },
         Standard(), py::arg("target"), py::arg("tolerances"), py::arg("options"),
         py::arg("threads"));
-
-  // (loss, gradient of q, gradient of k)
-  m.def("feasibility_loss",
-        [](const TargetArrays& target, const py::array& q, const py::array& k,
-           const Tolerances& tolerances, int threads) {
-    const GivenHead head = head_of(q, k);
-    const LossGradient found = on_target(target, threads, [&](const Target& view, const Run& run) {
-      return feasibility_loss(view, tolerances, head, run);
-    });
-    return py::make_tuple(found.loss, array_of(found.q), array_of(found.k));
-  },
-        Standard(), py::arg("target"), py::arg("q"), py::arg("k"), py::arg("tolerances"),
-        py::arg("threads"));
 }
 
 void bind_queries(py::module_& m) {

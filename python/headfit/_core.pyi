@@ -263,13 +263,6 @@ def narrow_queries(
     options: NarrowOptions,
     threads: int,
 ) -> tuple[NDArray[np.float32], _Offsets, bool]: ...
-def feasibility_loss(
-    target: Target,
-    q: NDArray[np.float32],
-    k: NDArray[np.float32],
-    tolerances: Tolerances,
-    threads: int,
-) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]: ...
 
 class SoftTarget(metaclass=_Pybind11Type):
     def __init__(

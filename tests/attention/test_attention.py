@@ -772,6 +772,9 @@ def test_no_rows_in_a_batch(option: str) -> None:
         ({"mask": 0.0}, "mask must be None"),
         ({"softcap": 0}, "softcap must lie strictly"),
         ({"softcap": float("nan")}, "softcap must lie strictly"),
+        ({"softcap": 1e-60}, "softcap must be .* a normal number of the arrays' dtype; got 1e-60"),
+        ({"softcap": 1e-40}, "softcap must be .* a normal number"),
+        ({"softcap": 1e60}, r"softcap must be .* a normal number .* got 1e\+60"),
         ({"scale": 0}, "scale must be finite and nonzero"),
         ({"scale": 1e-310}, "a normal number of the arrays' dtype; got 1e-310"),
         ({"scale": float("inf")}, "scale must be finite"),
@@ -820,6 +823,16 @@ def test_options_of_a_wrong_type(options: Options) -> None:
 def test_shapes_that_do_not_fit(q_shape: Any, k_shape: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         hf.attention_matrix(np.zeros(q_shape), np.zeros(k_shape))
+
+
+@pytest.mark.parametrize("q_shape", [(0, 3, 2), (2, 0, 3, 2), (0, 2, 3, 2)])
+def test_no_heads_read_shared_keys(q_shape: Any) -> None:
+    for k_shape in ((4, 2), (*q_shape[:-3], min(1, q_shape[-3]), 4, 2)):
+        head = hf.Attention(np.zeros(q_shape), np.zeros(k_shape), mask="causal")
+        assert head.matrix().shape == head.logits().shape == (*q_shape[:-1], 4)
+        assert head.stats().entropy.shape == q_shape[:-1]
+        assert hf.describe(head).shape == q_shape[:-2]
+    assert hf.attention_apply(np.zeros(q_shape), *np.zeros((2, 4, 2))).shape == q_shape
 
 
 def test_values_that_do_not_fit() -> None:

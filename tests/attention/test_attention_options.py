@@ -252,6 +252,20 @@ def test_the_same_options_again_are_fine(options):
             hf.describe(hf.Attention(Q, K), **{name: value})
 
 
+def test_a_bias_in_bfloat16_is_compared_by_value():
+    torch = pytest.importorskip("torch")
+    values = np.arange(N, dtype=np.float32)
+    for head in (
+        hf.Attention(Q, K, bias=torch.from_numpy(values).bfloat16()),
+        hf.Attention(Q, K, bias=values),
+    ):
+        for same in (values, torch.from_numpy(values).bfloat16(), values.astype(np.float16)):
+            assert hf.describe(head, bias=same).n == N
+        for other in (values + 1, torch.from_numpy(values + 1).bfloat16()):
+            with pytest.raises(InputError, match="bias must not be given beside an Attention"):
+                hf.describe(head, bias=other)
+
+
 @pytest.mark.parametrize(
     ("mine", "other"),
     [

@@ -151,6 +151,24 @@ def test_the_table_shows_itself():
     assert frame.index.names == ["layer", "head"]
 
 
+def test_close_shares_have_columns_of_their_own():
+    shares = {0.5: "50", 0.29: "29", 0.999999: "99.9999", 0.9999999: "99.99999", 1.0: "100"}
+    Q, K = passages()
+    statistics = HeadStatistics(3, Measures(shares=tuple(shares)))
+    statistics.add(hf.Attention(Q, K))
+    numbers = statistics.numbers()
+    whole = hf.describe(Q, K, shares=tuple(shares))
+    stats = hf.attention_stats(Q, K, shares=tuple(shares))
+    assert [f"{name}% of the mass in" in repr(stats) for name in shares.values()] == [True] * 5
+    frame = pytest.importorskip("pandas") and stats.to_pandas()
+    for at, name in enumerate(shares.values()):
+        np.testing.assert_array_equal(whole.columns()[f"keys{name}_mean"], whole.keys_mean[..., at])
+        expected = whole.keys[..., at].max(axis=(0, -1))
+        np.testing.assert_array_equal(numbers[f"keys{name}_max"], expected)
+        np.testing.assert_array_equal(frame[f"keys{name}"], stats.keys_for_share[..., at].ravel())
+    assert "99.9999% of their mass" in hf.describe(Q, K, share=0.999999).statement(0, 0)
+
+
 @pytest.mark.parametrize(
     "wrong", [{"per_row": 0}, {"share": 2}, {"shares": (0,)}, {"per_column": 0}]
 )

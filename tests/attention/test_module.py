@@ -210,6 +210,17 @@ def test_bad_heads() -> None:
         module.input_for(Q, K)
 
 
+@pytest.mark.parametrize("width", [6, 8])
+def test_inputs_that_exceed_their_dtype_are_refused(width: int) -> None:
+    weights = np.linalg.qr(RNG(2).standard_normal((width, 6)))[0]
+    Q, K = np.full((2, 4, 3), 1e20, np.float32)
+    small = (1e-30 * weights).astype(np.float32)
+    module = hf.SelfAttention(small[:, :3], small[:, 3:])
+    with pytest.raises(InputError, match=r"X must fit float32; got numbers up to .*e\+50"):
+        module.input_for(Q, K)
+    assert np.isfinite(module.input_for(Q.astype(np.float64), K)).all()
+
+
 def test_what_cannot_fit_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headfit._base.machine.available_memory", lambda: 1000)
     monkeypatch.setattr("headfit._base.machine.SMALL", 0)

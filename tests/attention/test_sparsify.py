@@ -439,6 +439,32 @@ def test_empty_rows_of_a_mask_stay_empty():
     np.testing.assert_allclose(kept.dropped_mass, [0.5, 0.5, 0.0, 0.5], rtol=1e-12)
 
 
+@pytest.mark.parametrize("mask", ["none", "causal", "window", "dense", "sparse"])
+@pytest.mark.parametrize("hidden", ["key_mask", "key_lengths", "bias"])
+def test_rows_that_other_options_empty_are_ready_for_fit(mask, hidden):
+    n = 12
+    Q, K = RNG(3).standard_normal((2, n, 3))
+    given, allowed = mask_of(mask, n, n)
+    columns, bias = np.arange(n), np.zeros((n, n))
+    bias[4] = -np.inf
+    options, also = {
+        "key_mask": (columns > 4, (columns > 4)[None]),
+        "key_lengths": (3, (columns < 3)[None]),
+        "bias": (bias, bias == 0),
+    }[hidden]
+    allowed = allowed & also
+    kept = hf.sparsify(hf.Attention(Q, K, mask=given, **{hidden: options}), per_row=2)
+    target = hf.Target(kept)
+    filled = np.diff(target.matrix.indptr) > 0
+    np.testing.assert_array_equal(filled, allowed.any(axis=1))
+    if filled.all():
+        assert type(kept.mask) is type(given) or isinstance(kept.mask, type(given))
+    else:
+        whole = kept.mask.toarray() if sp.issparse(kept.mask) else kept.mask
+        assert sp.issparse(kept.mask) == (mask == "sparse")
+        np.testing.assert_array_equal(whole, allowed)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -67,7 +67,6 @@ def every_entry(target, tolerances):
             target, X, X, tolerances, _core.Storage("bfloat16"), 1
         ),
         "narrow_queries": lambda: _core.narrow_queries(target, X, X, narrow, 1),
-        "feasibility_loss": lambda: _core.feasibility_loss(target, X, X, tolerances, 1),
     }
 
 
@@ -206,7 +205,7 @@ def test_tolerances_that_a_function_cannot_keep_are_refused():
     with pytest.raises(InputError, match="max_logit must be infinite here"):
         limited["max_margin_queries"]()
     exact = every_entry(TARGET.core, _core.Tolerances(0.05, 0.0))
-    for name in ("fit_learned", "round_queries", "narrow_queries", "feasibility_loss"):
+    for name in ("fit_learned", "round_queries", "narrow_queries"):
         with pytest.raises(InputError, match="distortion must be positive to learn"):
             exact[name]()
 

@@ -266,45 +266,6 @@ def test_a_given_module_takes_no_narrow_head():
             hf.certify(np.eye(4), matrix=np.eye(4), **options)
 
 
-@pytest.mark.parametrize("mask", [None, "causal"])
-@pytest.mark.parametrize("max_logit", [math.inf, 3.0])
-def test_the_gradient_is_that_of_torch(mask, max_logit):
-    torch = pytest.importorskip("torch")
-    rng = np.random.default_rng(5)
-    n, d = 24, 5
-    A = hf.patterns.causal_band(n, 3) if mask else near_regular(n, 3)
-    target = as_target(A, mask=mask)
-    dense = torch.from_numpy(target.matrix.toarray())
-    Q, K = (torch.from_numpy(1.5 * rng.normal(size=(n, d)).astype(np.float32)) for _ in range(2))
-    q, k = (x.double().requires_grad_() for x in (Q, K))
-    S = q @ k.T
-    delta = math.log1p(DISTORTION)
-    reach = max_logit - min(delta, max_logit / 8)
-    loss = torch.zeros((), dtype=torch.float64)
-    for i in range(n):
-        on = dense[i] > 0
-        off = ~on
-        if mask:
-            off[i + 1 :] = False
-        log_a = torch.log(dense[i][on])
-        shift = S[i][on] - log_a
-        hinge = shift.mean() + log_a.min() + math.log(LEAK) - delta
-        loss = loss + ((shift - shift.mean()) ** 2).sum() / 2
-        excess = torch.relu(S[i][off] - hinge)
-        loss = loss + (excess**2).sum() / 2
-        if math.isfinite(max_logit):
-            small = S[i][off][excess == 0]
-            for part in (S[i][on], small):
-                loss = loss + (torch.relu(part.abs() - reach) ** 2).sum() / 2
-    loss.backward()
-    got, dq, dk = _core.feasibility_loss(
-        target.core, Q.numpy(), K.numpy(), _core.Tolerances(LEAK, DISTORTION, max_logit), 2
-    )
-    assert got == pytest.approx(loss.item(), rel=1e-5)
-    np.testing.assert_allclose(dq, q.grad.numpy(), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(dk, k.grad.numpy(), rtol=1e-4, atol=1e-4)
-
-
 def test_progress_shows_a_bar(capsys):
     pytest.importorskip("tqdm")
     seen = []

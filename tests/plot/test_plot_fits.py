@@ -62,6 +62,34 @@ def test_the_other_direction_of_keys_is_their_leading_one_across_the_query(ax):
     assert min(height) == pytest.approx(centred.min(), rel=0.02)
 
 
+@pytest.mark.parametrize("size", [1e-200, 2.0**600, 1e160])
+def test_keys_of_any_size_are_drawn(size, ax):
+    Q, K = RNG.standard_normal((2, 12, 3))
+    one, other = (
+        np.concatenate([p.get_offsets()[:, 1] for p in (picture.support, picture.others)])
+        for picture in (
+            plot.keys(np.eye(12), hf.Attention(Q, K, scale=1.0), 4, ax=ax),
+            plot.keys(np.eye(12), hf.Attention(Q / size, K * size, scale=1.0), 4, ax=ax),
+        )
+    )
+    np.testing.assert_allclose(other / size, one, rtol=1e-9, atol=1e-12)
+
+
+def test_hidden_keys_have_no_part_in_the_direction(ax):
+    Q, K = RNG.standard_normal((2, 12, 3))
+    A, shown = np.tri(12)[:8, :8], (Q[:8], K[:8])
+    A /= A.sum(axis=1, keepdims=True)
+    whole, more = np.eye(12), K.copy()
+    whole[:8, :8], whole[8:], more[8:] = A, np.eye(12)[0], np.nan
+    drawn = [
+        plot.keys(A, hf.Attention(*shown), 5, ax=ax),
+        plot.keys(whole, hf.Attention(Q, more, key_lengths=8), 5, ax=ax),
+    ]
+    for part in ("support", "others"):
+        one, other = (getattr(picture, part).get_offsets() for picture in drawn)
+        np.testing.assert_allclose(other, one, rtol=1e-12)
+
+
 def test_the_row_of_largest_leak_is_drawn_when_none_is_named(pattern, head, ax):
     worst = int(head.certificate.row_leak.argmax())
     for given in (head, head.attention):

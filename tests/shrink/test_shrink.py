@@ -418,6 +418,10 @@ def test_heads_refused():
         hf.methods.append_dims(A, head, [0], leak=1.5)
     with pytest.raises(hf.errors.TargetError, match="sum to 1"):
         hf.methods.append_dims(sp.csr_array(2 * A), head, [0])
+    for dtype, size in ((np.float32, 3e38), (np.float64, 1e308)):
+        large = hf.Attention(*(x * np.eye(8, dtype=dtype) for x in (size, 1)), scale=1.0)
+        with pytest.raises(hf.errors.InputError, match="Q of the new head must fit float"):
+            hf.methods.append_dims(A, large, [0], scale=1e-3)
 
 
 @pytest.mark.parametrize("seeded", [True, False])

@@ -110,15 +110,24 @@ def test_a_damaged_line_counts_for_nothing_and_stays(how, filled, table, log):
     assert table.read_bytes().startswith(b"".join(lines))
 
 
-def test_a_line_of_others_without_its_newline_stays(swept, table):
-    text = json.dumps({"key": "value", "other": [1, 2, 3]})
-    table.write_text(text)
-    found = hf.sweep.run([{"x": 1}], table, function=swept.square, workers=0)
+@pytest.mark.parametrize("text", ['{"key": "value", "other": [1, 2, 3]}', ' "other": 2}', "mine"])
+def test_a_line_of_others_without_its_newline_stays(text, filled, swept, table, log):
+    records = table.read_text()
+    table.write_text(records + text)
+    assert len(hf.sweep.load(table).damaged) == 1
+    found = hf.sweep.run([{"x": 9, "log": log}], table, function=swept.square, workers=0)
     assert (len(found), len(found.damaged)) == (1, 1)
-    assert table.read_text().startswith(text + "\n")
+    assert table.read_text().startswith(records + text + "\n")
+    assert len(hf.sweep.load(table)) == 5
 
 
-@pytest.mark.parametrize("text", ["mine", "\n", '{"key": 3}', " " * PROBE, "[]\n"])
+OTHERS = [
+    "mine", "\n", '{"key": 3}', " " * PROBE, "[]\n", '{"key": "value", "other": [1, 2, 3]}',
+    '{"key": "abc",\n "b": 2}', '{"key": "abc", "b": 2}\n{"key": "abd", "b"',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", OTHERS)
 def test_what_is_no_table_is_refused_and_stays(text, swept, table):
     table.write_text(text)
     for call in (

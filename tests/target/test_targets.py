@@ -6,6 +6,7 @@ import copy
 import io
 import itertools
 import pickle
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,17 @@ def test_normalize() -> None:
     # Scaling must not make negative entries valid.
     with pytest.raises(TargetError, match="-1 at row 1, column 0"):
         hf.Target(changed(1, 0, -1), normalize=True)
+
+
+def test_normalize_takes_numbers_of_any_size() -> None:
+    A = np.array([[1.7e308, 1.7e308, 0.9e308], [5e-324, 1e-323, 0.0], [1e300, 1.0, 0.0]])
+    exact = [[Fraction(x) / sum(map(Fraction, row)) for x in row] for row in A]
+    got = hf.Target(A, normalize=True).matrix.toarray()
+    np.testing.assert_allclose(got, np.array(exact, dtype=float), rtol=1e-15)
+    for large in (1e300, 1.7e308):
+        bad = np.array([[0.0, 0.0, 1.0], [large, 1e-30, large], [0.0, 1.0, 0.0]])
+        with pytest.raises(TargetError, match=r"share of its row .* at row 1, column 1"):
+            hf.Target(bad, normalize=True)
 
 
 def test_sums_within_the_tolerance() -> None:

@@ -10,9 +10,6 @@
 namespace headfit {
 namespace {
 
-// Logits this far below the logarithm of their row's sum, shares of 1e-304, are left out.
-constexpr double least_log_share = -700;
-
 template <class T>
 class ProfileFold : public WholeRows<T> {
  public:

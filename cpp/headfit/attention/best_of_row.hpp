@@ -23,6 +23,10 @@ struct BestEntries {
   bool complete = false;  // the row has no further entries
 };
 
+// Where the key of an entry is the logarithm of its share of the row, its logit minus the logarithm
+// of the row's sum of exponentials, entries below this key, shares of 1e-304, are left out.
+constexpr double least_log_share = -700;
+
 template <class T>
 class BestOfRow {
  public:

@@ -176,38 +176,4 @@ double memory_of_fit(double n, double k, double dim) {
   return n * (20 * entries + 100 + curvatures + 8 * dim + heads);
 }
 
-LossGradient feasibility_loss(const Target& target, const Tolerances& tolerances,
-                              const GivenHead& head, const Run& run) {
-  using namespace learned;
-  check_given(target, tolerances, head, run);
-  const Interruptible here(run.poll);
-  Checkpoints checkpoints;
-  const Requirements required(target, tolerances);
-  PaddedRows q(target.n, head.q.cols);
-  PaddedRows k(q);
-  const Philox random(0);  // never drawn from, since the lists have a place for every column
-  given_start(head.q[0], head.k[0], random, q, k);
-  ScannedRows scanned(0, target.n, static_cast<int>(target.n + target.n % 2));
-  const ColumnSampling all_columns;
-  scan_rows(required, q, k, all_columns, scanned, run);
-  CandidateLists lists(required, scanned);
-  lists.transpose(run);
-  Gradient gradient(required, lists);
-  RowScratch scratch(q.dim(), required.largest_support());
-  LossGradient result{0, Matrix<float>(target.n, q.dim()), Matrix<float>(target.n, q.dim())};
-  for (Index i = 0; i < target.n; ++i) {
-    const auto state =
-        gradient.query(i, q, k, 1.0f, scanned.rounding[static_cast<std::size_t>(i)], scratch);
-    result.loss += static_cast<double>(state.loss);
-    for (Index f = 0; f < q.dim(); ++f) result.q(i, f) = scratch.sums.gradient(f);
-    checkpoints.after(target.n * q.dim() * q.dim());
-  }
-  for (Index j = 0; j < target.n; ++j) {
-    gradient.key(j, q, scratch);
-    for (Index f = 0; f < q.dim(); ++f) result.k(j, f) = scratch.sums.gradient(f);
-    checkpoints.after(target.n * q.dim() * q.dim());
-  }
-  return result;
-}
-
 }  // namespace headfit

@@ -128,16 +128,6 @@ struct NarrowOptions {
 NarrowQueries narrow_queries(const Target& target, const NarrowOptions& options,
                              const GivenHead& head, const Run& run);
 
-// The loss that the method descends, over every column, and its gradient: for tests, and for
-// other descents. Memory: O(n^2).
-struct LossGradient {
-  double loss = 0;
-  Matrix<float> q;
-  Matrix<float> k;
-};
-LossGradient feasibility_loss(const Target& target, const Tolerances& tolerances,
-                              const GivenHead& head, const Run& run);
-
 // What the functions above are made of.
 namespace learned {
 

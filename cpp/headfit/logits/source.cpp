@@ -104,13 +104,16 @@ void LogitSource<T>::validate() const {
   if (group < 1 || q.count != group * k.count) {
     throw InputError("the heads of K must divide those of Q; got ", k.count, " and ", q.count);
   }
-  const double size = std::abs(scale);
-  if (!(size >= std::numeric_limits<T>::min() && size <= std::numeric_limits<T>::max())) {
+  const auto is_normal = [](double x) {
+    return x >= std::numeric_limits<T>::min() && x <= std::numeric_limits<T>::max();
+  };
+  if (!is_normal(std::abs(scale))) {
     throw InputError("scale must be finite, nonzero and a normal number of the arrays' dtype; got ",
                      scale);
   }
-  if (!(softcap >= 0 && softcap <= std::numeric_limits<T>::max())) {
-    throw InputError("softcap must be positive and finite; got ", softcap);
+  if (softcap != 0 && !is_normal(softcap)) {
+    throw InputError("softcap must be positive and a normal number of the arrays' dtype; got ",
+                     softcap);
   }
   for (Index h = 0; sinks && h < q.count; ++h) {
     constexpr auto most = static_cast<double>(std::numeric_limits<T>::max());

@@ -12,10 +12,6 @@
 namespace headfit {
 namespace {
 
-// The key of an entry is the logarithm of its share of the row: its logit minus the logarithm of
-// the row's sum of exponentials. Entries below this key, shares of 1e-304, are left out.
-constexpr double least_log_share = -700;
-
 template <class T>
 class ListFold {
  public:

@@ -469,7 +469,8 @@ class Attention(Shown):
             raise InputError(f"V must not be wider than Q and K, {self.dtype}; got {v.dtype}")
         result = self._output(count, v.shape[-1])
         stacks = arrays.as_stack(v), self._stack(result)
-        _core.attention_apply(logits, *stacks, thread_count(num_threads))
+        if 0 not in self.lead:  # values that heads share have no readers then
+            _core.attention_apply(logits, *stacks, thread_count(num_threads))
         return result
 
     @standard_arithmetic()

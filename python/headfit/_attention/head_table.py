@@ -163,7 +163,7 @@ class HeadTable(Pictured):
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the measures that are one number per head, by name."""
         keys = {
-            f"keys{share * 100:g}_{kind}": getattr(self, f"keys_{kind}")[..., i]
+            f"keys{share * 100:.12g}_{kind}": getattr(self, f"keys_{kind}")[..., i]
             for i, share in enumerate(self.shares)
             for kind in ("mean", "median", "max")
         }
@@ -206,10 +206,10 @@ class HeadTable(Pictured):
         busiest, sinks = int(self.load[head].argmax()), int(self.sink_columns[head].sum())
         text = (
             f"{'sparse' if self.sparse[head] else 'not sparse'} at {k} a row and "
-            f"{self.per_column} a column: {held.mean():.0%} of the rows hold {self.share:.0%} of "
-            f"their mass in {k} {'key' if k == 1 else 'keys'} ({self.top_mass_mean[head]:.0%} on "
-            f"average, {self.top_mass_worst[head]:.0%} at worst); column {busiest} serves "
-            f"{self.max_load[head]} of {int(rows.sum())} rows"
+            f"{self.per_column} a column: {held.mean():.0%} of the rows hold "
+            f"{self.share * 100:.12g}% of their mass in {k} {'key' if k == 1 else 'keys'} "
+            f"({self.top_mass_mean[head]:.0%} on average, {self.top_mass_worst[head]:.0%} at worst)"
+            f"; column {busiest} serves {self.max_load[head]} of {int(rows.sum())} rows"
         )
         if sinks:
             plural = "s" if sinks > 1 else ""
@@ -223,7 +223,7 @@ class HeadTable(Pictured):
             f"{int(self.sparse.sum())} sparse at {self.per_row} a row and {self.per_column} a "
             f"column; keys and gamma are medians over rows)"
         )
-        keys = (f"keys{s * 100:g}_{kind}" for s in self.shares for kind in ("mean", "max"))
+        keys = (f"keys{s * 100:.12g}_{kind}" for s in self.shares for kind in ("mean", "max"))
         hidden = {*keys, "gamma", f"top{self.per_row}_worst"}
         places = [",".join(str(i) for i in head) for head in np.ndindex(self.shape)]
         columns = {

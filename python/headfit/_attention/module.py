@@ -304,7 +304,7 @@ class SelfAttention:
         InputError
             If the shapes of Q and K are not (n, d), if [W_Q W_K] has a rank below 2 d, or is
             square and too close to such a matrix (the message states the rank, or the condition
-            number), or if there is not enough memory to factor it.
+            number), if there is not enough memory to factor it, or if X exceeds its dtype.
         NonFiniteError
             For NaN or infinity in Q or K.
 
@@ -328,16 +328,15 @@ class SelfAttention:
             return together.astype(dtype, copy=False)
         out: FloatArray = np.empty((together.shape[0], self.width), dtype)
         blocks = short_blocks(together.shape[0], self.width * together.shape[1])
-        if self.width != 2 * self.dim:
-            for rows in blocks:
-                out[rows] = together[rows].astype(np.float64) @ self._pseudo_inverse
-            return out
-        lu, pivots = self._lu_factors
+        is_square = self.width == 2 * self.dim
+        factor, pivots = self._lu_factors if is_square else (self._pseudo_inverse, np.empty(0))
         # SciPy's getrs adds 1 to the pivots in place while it works, so that threads that share
         # this module must each pass a copy.
         pivots = pivots.copy()
         for rows in blocks:
-            out[rows] = lapack.dgetrs(lu, pivots, together[rows].astype(np.float64).T)[0].T
+            wide = together[rows].astype(np.float64)
+            wide = lapack.dgetrs(factor, pivots, wide.T)[0].T if is_square else wide @ factor
+            out[rows] = arrays.round_to(wide, dtype.name, "X")
         return out
 
 

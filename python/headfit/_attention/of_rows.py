@@ -62,13 +62,13 @@ class AttentionStats(Figures, Shown):
         ImportError
             Without pandas.
         """
-        shape = self.entropy.shape
+        shape, keys = self.entropy.shape, self.keys_for_share
         names = [*(f"axis{at}" for at in range(len(shape) - 1)), "row"]
         places = np.indices(shape).reshape((len(shape), -1))
         columns = {
             **dict(zip(names, places, strict=True)),
             **named(self, "entropy", "max_weight", "effective_support", "log_sum", "key_mass"),
-            **{f"keys{s * 100:g}": self.keys_for_share[..., i] for i, s in enumerate(self.shares)},
+            **{f"keys{s * 100:.12g}": keys[..., i] for i, s in enumerate(self.shares)},
         }
         return data_frame({name: column.ravel() for name, column in columns.items()}, names)
 
@@ -82,7 +82,7 @@ class AttentionStats(Figures, Shown):
             }
             for i, share in enumerate(self.shares):
                 keys = np.median(self.keys_for_share[..., i])
-                facts[f"{share:.0%} of the mass in"] = f"{keys:g} keys"
+                facts[f"{share * 100:.12g}% of the mass in"] = f"{keys:g} keys"
         return facts
 
 

@@ -162,8 +162,8 @@ class HeadStatistics:
     sums : dict of str to ndarray
         Sums over rows or passages, by the names of the measures: those of `MEANS`; ``rows`` (with
         attention) and other counts; histograms ``keys_counts`` and ``gamma_counts``; the mass on
-        keys at the distances 0, 1, ... ``before`` the query, and 1, 2, ... ``after`` it, and that
-        on the ``columns`` of the passages.
+        keys at the distances 0, 1, ... ``before`` the query, and that on the ``columns`` of the
+        passages.
     largest, least : dict of str to ndarray
         The largest and the least value in any row.
     """
@@ -219,7 +219,7 @@ class HeadStatistics:
         columns: dict[str, NDArray[Any]] = {"rows": sums["rows"]}
         middle = medians(sums["keys_counts"], integers=True)
         for s, share in enumerate(np.atleast_1d(measures.shares)):
-            keys = f"keys{share * 100:g}"
+            keys = f"keys{share * 100:.12g}"
             columns[f"{keys}_mean"] = mean_of(sums["keys"][:, s], sums["rows"])
             columns[f"{keys}_median~"] = middle[:, s]
             columns[f"{keys}_max"] = self.largest["keys"][:, s]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, OneHead, attention_in
-from headfit._attention.heads import over_heads
+from headfit._attention.heads import head_to_match, over_heads
 from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
 from headfit._base.arguments import as_choice, as_count, as_share, shown, thread_count
 from headfit._base.arrays import as_indices, as_stack, as_stored_array, is_sparse
@@ -56,8 +56,9 @@ class Sparsified(Shown):
     method : "greedy" or "exact"
         The method that chose the entries.
     mask : object
-        That of the attention, which a `Target` made of this pattern has as well. Where key lengths
-        or a bias of -inf forbid attention, the pattern has zeros.
+        That of the attention, which a `Target` made of this pattern has as well. Where key lengths,
+        a key mask or a bias of -inf forbid attention, the pattern has zeros; where they leave a row
+        no key, they are part of the mask, an array of all entries then if it was not sparse.
     """
 
     matrix: sp.csr_array
@@ -215,8 +216,9 @@ def sparsify(
     >>> hf.sparsify(M, per_row=1, per_column=1, exempt_columns="auto").exempt
     array([0])
     """
-    if K is not None or attention_in(M) is not None:
-        attention = Attention.of(M, K, **options)
+    is_head = K is not None or attention_in(M) is not None
+    attention: Any = Attention.of(M, K, **options) if is_head else None
+    if is_head:
         if attention.lead:
             one: Any = partial(
                 sparsify, per_row=per_row, per_column=per_column, exempt_columns=exempt_columns,
@@ -262,13 +264,16 @@ def sparsify(
         whole = _core.SparsifyOptions(m, 0.0, 0, np.empty(0, np.int32), False, False)
         shares, limits = _kept(shape, run(whole, threads))[0].toarray(), (row_bound, column_bound)
         matrix, dropped = exact_pattern(shares, matrix, limits, exempt, on_empty == "keep-max")
-    counts = np.bincount(matrix.indices, minlength=m)
+    counts, sizes = np.bincount(matrix.indices, minlength=m), np.diff(matrix.indptr)
     counts[exempt] = 0
+    if is_head and not sizes.all():
+        attention = head_to_match(attention, "M")
+        mask = frozen_mask(attention.mask)
     return Sparsified(
         matrix=matrix,
         dropped_mass=dropped,
         worst_row=int(dropped.argmax()),
-        per_row=int(np.diff(matrix.indptr).max()),
+        per_row=int(sizes.max()),
         per_column=int(counts.max()),
         exempt=exempt.astype(np.int64),
         method=method,

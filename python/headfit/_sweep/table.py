@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from headfit._base.display import Pictured, data_frame
 from headfit._base.files import as_path, file_error, file_errors, opened
 from headfit._sweep.work import DEFAULTS, Record, Task, point_key
-from headfit.errors import FileError, MissingFileError
+from headfit.errors import MissingFileError
 
 # How every line begins.
 START = b'{"key": "'
@@ -46,16 +46,16 @@ class Table:
             with opened(path, "path", "is no table of a sweep") as file:
                 for number, line in enumerate(file, start=1):
                     self._read(number, line)
+                if self.damaged and not self.records:
+                    raise OSError("no line is a record")
         except MissingFileError:
             if not may_lack:
                 raise
 
     def _read(self, number: int, line: bytes) -> None:
-        if number == 1 and line[: len(START)] != START[: len(line)]:
-            raise FileError(
-                f"path: {self.path} is no table of a sweep: its first line is no record",
-                filename=str(self.path),
-            )
+        is_ours = line[: len(START)] == START[: len(line)]
+        if number == 1 and not is_ours:
+            raise OSError("its first line is no record")  # `opened` names the file
         is_whole, record = line.endswith(b"\n"), None
         try:
             record = json.loads(line)
@@ -63,7 +63,7 @@ class Table:
                 raise ValueError
             self.records[record["key"]] = record
         except (ValueError, KeyError, TypeError, RecursionError):
-            if not is_whole and record is None:  # cut short while it was written
+            if is_ours and not is_whole and record is None:  # cut short while it was written
                 return
             self.damaged.append(f"line {number} of {self.path} is no record, or was changed")
         self._end += len(line)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention
 from headfit._attention.heads import one_head
 from headfit._attention.logits import check_scale
-from headfit._base.arrays import FloatArray, as_indices, widened
+from headfit._base.arrays import FloatArray, as_indices, round_to, widened
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
 from headfit._target.target import Target, TargetLike, as_target, largest_ratio, with_matrix
 from headfit.errors import InputError
@@ -161,7 +161,8 @@ def append_dims(
     Raises
     ------
     InputError, TargetError
-        If shapes do not fit together, a column number is out of range, or `A` is not a target.
+        If shapes do not fit together, a column number is out of range, `A` is not a target, or the
+        new queries exceed their dtype.
 
     Notes
     -----
@@ -203,6 +204,7 @@ def append_dims(
     added = np.unique(as_indices(columns, "columns", 0, target.n))
     used = check_scale(scale, attention.dim + added.size)
     q, k = (widened(x).astype(np.float64, copy=False) for x in (q, k))
-    new_q, new_k = appended(target, q * attention.scale, k, added, limits)
-    new_q, new_k = (new_q / used).astype(attention.dtype), new_k.astype(attention.dtype)
-    return Attention(new_q, new_k, scale=used, mask=attention.mask)
+    with np.errstate(over="ignore", invalid="ignore"):
+        new_q, new_k = appended(target, q * attention.scale, k, added, limits)
+        new_q = round_to(new_q / used, attention.dtype.name, "Q of the new head")
+    return Attention(new_q, new_k.astype(attention.dtype), scale=used, mask=attention.mask)

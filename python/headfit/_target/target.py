@@ -17,7 +17,7 @@ from headfit._base.arrays import FloatArray, as_contiguous
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import Pictured, mask_text, named, plain_dict
 from headfit._base.masks import core_mask, frozen_mask, masks_agree
-from headfit._base.sparse import as_csr
+from headfit._base.sparse import as_csr, csr_of
 from headfit._base.types import ArrayLike, MaskLike, PathLike, Sparse
 from headfit.errors import TargetError
 
@@ -204,8 +204,12 @@ def largest_ratio(most: NDArray[np.float64], least: NDArray[np.float64]) -> floa
 
 def normalized(csr: sp.csr_array) -> sp.csr_array:
     """Return the matrix whose rows are divided by their sums; empty rows stay empty."""
-    data = csr.data / np.repeat(csr.sum(axis=1), np.diff(csr.indptr))
-    return sp.csr_array((data, csr.indices, csr.indptr), shape=csr.shape)
+    sizes = np.diff(csr.indptr)
+    with np.errstate(over="ignore"):  # of sums; powers of two change no share
+        factors = np.where(np.isinf(csr.sum(axis=1)), 2.0**-64, 1.0)
+    scaled = csr_of(csr.data * np.repeat(factors, sizes), csr.indices, csr.indptr, csr.shape)
+    scaled.data /= np.repeat(scaled.sum(axis=1), sizes)
+    return scaled
 
 
 def with_matrix(target: Target, matrix: sp.csr_array) -> Target:

@@ -282,7 +282,8 @@ def keys(
         raise InputError(f"row {row} of A attends to keys that M hides")
     logits -= logits[chosen].min()  # a shift of all logits leaves the softmax unchanged
     q, k = head.rotated().stored
-    height = _remaining(widened(q[row]), widened(k))
+    height = np.zeros(len(k))
+    height[seen] = _remaining(widened(q[row]), widened(k[seen]))
     ax = _axes.axes_or_new(ax, 6.4, 4.6)
     drawn = SimpleNamespace(others=None, others_line=None, nearest=None)
     off = np.setdiff1d(np.flatnonzero(seen), chosen)
@@ -323,9 +324,13 @@ def keys(
 
 def _remaining(query: FloatArray, K: FloatArray) -> FloatArray:
     """Return the keys' leading principal component after the query's direction is removed."""
-    along = query.astype(np.float64) / (np.linalg.norm(query) or 1.0)
-    rest = K - K.mean(axis=0, dtype=np.float64)
+    # Powers of two keep the squares of large and small numbers in range, and change no digit.
+    sizes = np.frexp([np.abs(x).max() for x in (query, K)])[1]
+    along, keys = (np.ldexp(np.float64(x), -e) for x, e in zip((query, K), sizes, strict=True))
+    along /= np.linalg.norm(along) or 1.0
+    rest = keys - keys.mean(axis=0)
     rest -= np.outer(rest @ along, along)
     direction = np.linalg.eigh(rest.T @ rest)[1][:, -1]
     # Eigenvectors have an arbitrary sign; this choice gives the same picture every time.
-    return np.asarray(rest @ direction * np.sign(direction[np.abs(direction).argmax()]))
+    height = rest @ direction * np.sign(direction[np.abs(direction).argmax()])
+    return np.asarray(np.ldexp(height, sizes[1]))

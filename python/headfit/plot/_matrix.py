@@ -175,8 +175,8 @@ def heads_grid(
     ----------
     heads : Attention, captured heads or sequence
         Heads of shape (layers, heads, n, d) or (heads, n, d); what `headfit.torch.capture`
-        found, of which the first passage of each layer is drawn; a sequence of matrices or heads
-        that `attention` can draw; or a sequence of such sequences, one for each layer.
+        found, of which the first passage of each layer is drawn; a sequence of arrays, sparse
+        arrays or heads that `attention` can draw; or one of such sequences for each layer.
     batch : int, optional
         Which entry of a batch to draw, for an `Attention` of shape (layers, batch, heads, n, d) or
         (batch, heads, n, d).

@@ -96,8 +96,9 @@ def filter(
     hypot(a, b) of each frequency, for which a polygon stands that is within 2% of it. `norm` is
     that of the filter that was found, which is checked at every offset; `least_norm` is a lower
     bound for all filters of these frequencies, that follows from the program's multipliers by weak
-    duality and does not rest on the solver. Takes O(n dim) time and memory for each of a few
-    programs, whose size hardly depends on n: seconds.
+    duality and does not rest on the solver. Where no row has all offsets, and the pattern is not
+    symmetric, the filter meets more than rows ask for, and the bound is further below it. Takes
+    O(n dim) time and memory for each of a few programs, whose size hardly depends on n: seconds.
 
     Examples
     --------
@@ -249,12 +250,12 @@ def _stencil(pattern: Any, n: Any, causal: bool, mask: Any) -> tuple[Stencil, An
 
 def _shortest(frequencies: Floats, demand: Demand, max_norm: float) -> tuple[Filter | None, float]:
     """Return the shortest filter, or None, and a lower bound of the norm of all of them."""
-    least = 0.0
+    least, needed = 0.0, demand.of_rows
     # A proof that the norm is out of reach is found faster than the solver gives up. One for a
     # smaller norm often proves much more, and can be found where that for a larger norm cannot.
     for norm in (max_norm / 10, max_norm, max_norm / 100):
-        near = solve(frequencies, demand, max_norm=norm)
-        bound = 0.0 if near is None else near.least_norm(demand)
+        near = solve(frequencies, needed, max_norm=norm)
+        bound = 0.0 if near is None else near.least_norm(needed)
         least = max(least, bound)
         if least > max_norm:
             return None, least
@@ -264,10 +265,12 @@ def _shortest(frequencies: Floats, demand: Demand, max_norm: float) -> tuple[Fil
     for margin in MARGINS:
         limit = None if allowed.max_logit is None else max(allowed.max_logit - margin, 1e-9)
         tighter = Tolerances(*with_margin(allowed.leak, allowed.distortion, margin), limit)
-        solved = solve(frequencies, dataclasses.replace(demand, tolerances=tighter))
+        solved = near = solve(frequencies, dataclasses.replace(needed, tolerances=tighter))
+        least = max(least, 0.0 if near is None else near.least_norm(needed))
+        if needed is not demand:
+            solved = solve(frequencies, dataclasses.replace(demand, tolerances=tighter))
         if solved is None:
             break
-        least = max(least, solved.least_norm(demand))
         if demand.lacks(solved.filter) <= -margin / 10 and solved.filter.norm <= max_norm:
             return solved.filter, least
     return None, least

@@ -193,8 +193,10 @@ def norm_by_rows(A, allowed, w, tolerances):
 @pytest.mark.parametrize("mask", [None, ("window", (8, 5)), "causal"])
 @pytest.mark.parametrize(
     "offsets",
-    [{0: 0, 11: -8}, {0: 0, 1: -3}, {0: 0, 1: 0}, {-1: 0, 4: -2}, {5: 0}, {1: 0, 2: 0, -11: 0}]
-    + [{1: 0, 2: 0, -11: 0, -10: 0}, {-9: 0, -3: 1, 0: 0, 4: 0, 7: 1}, {0: 0, 8: -8}],
+    [
+        *({0: 0, 11: -8}, {0: 0, 1: -3}, {0: 0, 1: 0}, {-1: 0, 4: -2}, {5: 0}, {0: 0, 8: -8}),
+        *({1: 0, 2: 0, -11: 0}, {1: 0, 2: 0, -11: 0, -10: 0}, {-9: 0, -3: 1, 0: 0, 4: 0, 7: 1}),
+    ],
 )
 def test_no_filter_that_meets_each_row_is_shorter_than_the_proved_bound(offsets, mask):
     n, base, dim = 12, 100.0, 8

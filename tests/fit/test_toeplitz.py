@@ -69,6 +69,17 @@ def test_narrow_formats(dtype: str) -> None:
     assert fit.certificate.holds, fit.advice
 
 
+@pytest.mark.parametrize("dim", [10, 11, 13])
+def test_narrow_queries_are_of_the_scale_of_the_whole_head(dim: int) -> None:
+    A = hf.patterns.causal_band(256, 7)
+    frequencies = hf.fit(A, 10, method="toeplitz", mask="causal").settings["filter"]["frequencies"]
+    for method in (hf.methods.Toeplitz(frequencies=frequencies), "toeplitz"):
+        fit = hf.fit(A, dim, method=method, mask="causal", dtype="bfloat16", num_threads=1)
+        assert fit.certificate.holds, fit.advice
+        assert fit.settings.get("dim_used", dim) == 10 or method == "toeplitz"
+        assert not fit.Q[:, len(fit.settings["filter"]["frequencies"]) * 2 :].any()
+
+
 def test_bounds_on_logits_and_norms_are_kept() -> None:
     A = hf.patterns.causal_band(300, 7)
     free = hf.fit(A, 20, method="toeplitz", mask="causal")

@@ -149,6 +149,8 @@ class Toeplitz(Method):
         if not problem.is_narrow:
             return head
         whole = whole_target(target, stencil) if problem.ignored.size else None
+        # The filter may be smaller than the whole head, whose scale holds.
+        problem = replace(problem, scale=problem.scale_for(dim), module=None)
         # Without time for the neighbours of each query in the format, `fit` rounds to nearest.
         with suppress(TimeoutError), calls_until(problem.deadline):
             return with_narrow_queries(problem, head, whole, self.max_norm)

@@ -93,6 +93,29 @@ def test_bounds_on_logits_and_norms_are_kept() -> None:
     assert "No filter of size 20 was found" in small.advice
 
 
+def norm_of(fit: hf.results.Fit) -> float:
+    return float(sum(np.hypot(*(fit.settings["filter"][x] for x in ("cosines", "sines")))))
+
+
+@pytest.mark.parametrize("share", [1.0001, 1.05, 1.5])
+def test_a_bound_above_the_norm_of_a_free_search_is_met(share: float) -> None:
+    A = hf.patterns.causal_band(128, 3)
+    free = norm_of(hf.fit(A, 10, method="toeplitz", mask="causal"))
+    method = hf.methods.Toeplitz(max_norm=share * free)
+    bounded = hf.fit(A, 10, method=method, mask="causal")
+    assert bounded.certificate.holds
+    assert norm_of(bounded) <= share * free
+
+
+def test_given_frequencies_keep_to_the_time_limit() -> None:
+    A = hf.patterns.causal_band(300, 7)
+    frequencies = hf.fit(A, 20, method="toeplitz", mask="causal").settings["filter"]["frequencies"]
+    method = hf.methods.Toeplitz(frequencies=frequencies)
+    fit = hf.fit(A, method=method, mask="causal", time_limit=1e-6)
+    assert fit.stopped == "time limit"
+    assert not fit.certificate.holds
+
+
 def test_given_frequencies() -> None:
     A = hf.patterns.causal_band(300, 7)
     first = hf.fit(A, 20, method="toeplitz", mask="causal")

@@ -113,12 +113,7 @@ def filter(
     >>> hf.rope.filter(64, n=256, dim=32).status
     'out of reach'
     """
-    tolerances = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
-    if tolerances.distortion < LEAST_DISTORTION:
-        raise InputError(
-            f"distortion must be at least {LEAST_DISTORTION} for a filter of given frequencies, "
-            f"which is designed to within {SLACK:g} in every logit; got {tolerances.distortion:g}"
-        )
+    tolerances = _tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
     frequencies, base = _frequencies(dim, base, inv_freq)
     stencil, mask = _stencil(pattern, n, as_flag(causal, "causal"), mask)
     limit = as_positive(max_norm, "max_norm") or math.log1p(tolerances.distortion) * 2.0**23
@@ -171,10 +166,10 @@ def windows(
     ([2, 4, 8], True)
     """
     if tolerances is None or isinstance(tolerances, Tolerances):
-        tolerances = [as_tolerances(tolerances)]
+        tolerances = [tolerances]
     n = as_count(n, "n", 1, MOST_TOKENS)
     combinations = itertools.product(
-        _listed(tolerances, "tolerances", as_tolerances),
+        _listed(tolerances, "tolerances", _tolerances),
         _listed(dims, "dims", lambda dim: _as_dim(dim, "dims")),
         _listed(bases, "bases", lambda base: check_between(base, "bases", 1, math.inf)),
         _listed(widths, "widths", lambda width: as_count(width, "widths", 1, n)),
@@ -183,6 +178,17 @@ def windows(
         filter(width, n=n, causal=causal, dim=dim, base=base, tolerances=limits, max_norm=max_norm)
         for limits, dim, base, width in combinations
     )
+
+
+def _tolerances(tolerances: Any, **limits: float | None) -> Tolerances:
+    """Return checked tolerances that a filter of given frequencies can be designed for."""
+    tolerances = as_tolerances(tolerances, **limits)
+    if tolerances.distortion < LEAST_DISTORTION:
+        raise InputError(
+            f"distortion must be at least {LEAST_DISTORTION} for a filter of given frequencies, "
+            f"which is designed to within {SLACK:g} in every logit; got {tolerances.distortion:g}"
+        )
+    return tolerances
 
 
 def _listed(values: Any, name: str, check: Callable[[Any], Any]) -> list[Any]:

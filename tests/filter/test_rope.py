@@ -388,6 +388,12 @@ def test_bad_lists_of_windows(option, value):
         hf.rope.windows(**{"widths": [2], "n": 64, option: value})
 
 
+def test_a_list_of_windows_is_checked_before_any_filter_is_designed(monkeypatch):
+    monkeypatch.setattr("headfit.rope._shortest", None)
+    with pytest.raises(InputError, match="distortion must be at least 0.002"):
+        hf.rope.windows([2], n=64, tolerances=[LOOSE, hf.Tolerances(distortion=0.001)])
+
+
 @pytest.mark.parametrize(
     ("given_", "message"),
     [

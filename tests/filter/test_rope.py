@@ -390,7 +390,7 @@ def test_bad_lists_of_windows(option, value):
 
 def test_a_list_of_windows_is_checked_before_any_filter_is_designed(monkeypatch):
     monkeypatch.setattr("headfit.rope._shortest", None)
-    with pytest.raises(InputError, match="distortion must be at least 0.002"):
+    with pytest.raises(InputError, match=r"distortion must be at least 0\.002"):
         hf.rope.windows([2], n=64, tolerances=[LOOSE, hf.Tolerances(distortion=0.001)])
 
 

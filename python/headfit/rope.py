@@ -165,11 +165,10 @@ def windows(
     >>> [f.width for f in found], found[0].norm < found[1].norm < found[2].norm
     ([2, 4, 8], True)
     """
-    if tolerances is None or isinstance(tolerances, Tolerances):
-        tolerances = [tolerances]
+    asked = [tolerances] if isinstance(tolerances, Tolerances | None) else tolerances
     n = as_count(n, "n", 1, MOST_TOKENS)
     combinations = itertools.product(
-        _listed(tolerances, "tolerances", _tolerances),
+        _listed(asked, "tolerances", _tolerances),
         _listed(dims, "dims", lambda dim: _as_dim(dim, "dims")),
         _listed(bases, "bases", lambda base: check_between(base, "bases", 1, math.inf)),
         _listed(widths, "widths", lambda width: as_count(width, "widths", 1, n)),
@@ -182,13 +181,13 @@ def windows(
 
 def _tolerances(tolerances: Any, **limits: float | None) -> Tolerances:
     """Return checked tolerances that a filter of given frequencies can be designed for."""
-    tolerances = as_tolerances(tolerances, **limits)
-    if tolerances.distortion < LEAST_DISTORTION:
+    checked = as_tolerances(tolerances, **limits)
+    if checked.distortion < LEAST_DISTORTION:
         raise InputError(
             f"distortion must be at least {LEAST_DISTORTION} for a filter of given frequencies, "
-            f"which is designed to within {SLACK:g} in every logit; got {tolerances.distortion:g}"
+            f"which is designed to within {SLACK:g} in every logit; got {checked.distortion:g}"
         )
-    return tolerances
+    return checked
 
 
 def _listed(values: Any, name: str, check: Callable[[Any], Any]) -> list[Any]:

@@ -65,10 +65,12 @@ class Filter:
         values -= turned.imag @ np.sin(np.multiply.outer(self.frequencies, fine))
         return np.asarray(values.ravel()[:count])
 
-    def head(self, n: int, block: int = 1, dtype: str = "float64") -> tuple[FloatArray, FloatArray]:
-        """Return Q and K of n tokens, `block` of which share a position; shape (n, dim) each."""
+    def head(
+        self, n: int, block: int = 1, dtype: str = "float64", times: float = 1.0
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return Q, K of shape (n, dim), for `times` the logits; `block` tokens share a place."""
         q, k = (np.empty((n, self.dim), dtype=dtype) for _ in range(2))
-        root = np.sqrt(self.amplitudes)
+        root = np.sqrt(self.amplitudes * times)
         phase = np.arctan2(self.sines, self.cosines)
         for start in range(0, n, ROWS):
             rows = slice(start, min(start + ROWS, n))

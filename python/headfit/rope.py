@@ -96,8 +96,9 @@ def filter(
     hypot(a, b) of each frequency, for which a polygon stands that is within 2% of it. `norm` is
     that of the filter that was found, which is checked at every offset; `least_norm` is a lower
     bound for all filters of these frequencies, that follows from the program's multipliers by weak
-    duality and does not rest on the solver. Takes O(n dim) time and memory for each of a few
-    programs, whose size hardly depends on n: seconds.
+    duality and does not rest on the solver. Where no row has all offsets, and the pattern is not
+    symmetric, the filter meets more than rows ask for, and the bound is further below it. Takes
+    O(n dim) time and memory for each of a few programs, whose size hardly depends on n: seconds.
 
     Examples
     --------
@@ -112,12 +113,7 @@ def filter(
     >>> hf.rope.filter(64, n=256, dim=32).status
     'out of reach'
     """
-    tolerances = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
-    if tolerances.distortion < LEAST_DISTORTION:
-        raise InputError(
-            f"distortion must be at least {LEAST_DISTORTION} for a filter of given frequencies, "
-            f"which is designed to within {SLACK:g} in every logit; got {tolerances.distortion:g}"
-        )
+    tolerances = _tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
     frequencies, base = _frequencies(dim, base, inv_freq)
     stencil, mask = _stencil(pattern, n, as_flag(causal, "causal"), mask)
     limit = as_positive(max_norm, "max_norm") or math.log1p(tolerances.distortion) * 2.0**23
@@ -169,11 +165,10 @@ def windows(
     >>> [f.width for f in found], found[0].norm < found[1].norm < found[2].norm
     ([2, 4, 8], True)
     """
-    if tolerances is None or isinstance(tolerances, Tolerances):
-        tolerances = [as_tolerances(tolerances)]
+    asked = [tolerances] if isinstance(tolerances, Tolerances | None) else tolerances
     n = as_count(n, "n", 1, MOST_TOKENS)
     combinations = itertools.product(
-        _listed(tolerances, "tolerances", as_tolerances),
+        _listed(asked, "tolerances", _tolerances),
         _listed(dims, "dims", lambda dim: _as_dim(dim, "dims")),
         _listed(bases, "bases", lambda base: check_between(base, "bases", 1, math.inf)),
         _listed(widths, "widths", lambda width: as_count(width, "widths", 1, n)),
@@ -182,6 +177,17 @@ def windows(
         filter(width, n=n, causal=causal, dim=dim, base=base, tolerances=limits, max_norm=max_norm)
         for limits, dim, base, width in combinations
     )
+
+
+def _tolerances(tolerances: Any, **limits: float | None) -> Tolerances:
+    """Return checked tolerances that a filter of given frequencies can be designed for."""
+    checked = as_tolerances(tolerances, **limits)
+    if checked.distortion < LEAST_DISTORTION:
+        raise InputError(
+            f"distortion must be at least {LEAST_DISTORTION} for a filter of given frequencies, "
+            f"which is designed to within {SLACK:g} in every logit; got {checked.distortion:g}"
+        )
+    return checked
 
 
 def _listed(values: Any, name: str, check: Callable[[Any], Any]) -> list[Any]:
@@ -249,12 +255,12 @@ def _stencil(pattern: Any, n: Any, causal: bool, mask: Any) -> tuple[Stencil, An
 
 def _shortest(frequencies: Floats, demand: Demand, max_norm: float) -> tuple[Filter | None, float]:
     """Return the shortest filter, or None, and a lower bound of the norm of all of them."""
-    least = 0.0
+    least, needed = 0.0, demand.of_rows
     # A proof that the norm is out of reach is found faster than the solver gives up. One for a
     # smaller norm often proves much more, and can be found where that for a larger norm cannot.
     for norm in (max_norm / 10, max_norm, max_norm / 100):
-        near = solve(frequencies, demand, max_norm=norm)
-        bound = 0.0 if near is None else near.least_norm(demand)
+        near = solve(frequencies, needed, max_norm=norm)
+        bound = 0.0 if near is None else near.least_norm(needed)
         least = max(least, bound)
         if least > max_norm:
             return None, least
@@ -264,10 +270,12 @@ def _shortest(frequencies: Floats, demand: Demand, max_norm: float) -> tuple[Fil
     for margin in MARGINS:
         limit = None if allowed.max_logit is None else max(allowed.max_logit - margin, 1e-9)
         tighter = Tolerances(*with_margin(allowed.leak, allowed.distortion, margin), limit)
-        solved = solve(frequencies, dataclasses.replace(demand, tolerances=tighter))
+        solved = near = solve(frequencies, dataclasses.replace(needed, tolerances=tighter))
+        least = max(least, 0.0 if near is None else near.least_norm(needed))
+        if needed is not demand:
+            solved = solve(frequencies, dataclasses.replace(demand, tolerances=tighter))
         if solved is None:
             break
-        least = max(least, solved.least_norm(demand))
         if demand.lacks(solved.filter) <= -margin / 10 and solved.filter.norm <= max_norm:
             return solved.filter, least
     return None, least

@@ -1,6 +1,9 @@
 """Filters and their programs, against sums of cosines and a grid of all offsets."""
 
 import math
+import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 
 from headfit import Tolerances
 from headfit._filter.demand import SLACK, Demand, Filter
-from headfit._filter.design import Layout, Shape, design
+from headfit._filter.design import Layout, Shape, _moved, design
 from headfit._filter.linear_program import is_out_of_reach, solve
 from headfit._filter.stencil import Stencil
 
@@ -144,6 +147,38 @@ def test_larger_heads_have_smaller_norms() -> None:
         assert found is not None
         norms.append(found.filter.norm)
     assert norms == sorted(norms, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("n", "width", "dim"), [(64, 4, 14), (64, 4, 12), (100, 5, 16), (100, 5, 12), (128, 3, 10)]
+)
+def test_the_shorter_of_the_last_two_filters_is_taken(
+    n: int, width: int, dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last program has the final frequencies again, with more directions and other offsets."""
+    norms: list[float] = []
+
+    def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            found = function(*args, **options)
+            norms.append(found.filter.norm if found and found.meets else math.inf)
+            return found
+
+        return call
+
+    for function in (solve, _moved):
+        monkeypatch.setattr(f"headfit._filter.design.{function.__name__}", recorded(function))
+    made = design(Demand(window(n, range(width), 0), Tolerances()), dim, moves=0)
+    assert made is not None
+    assert made.filter.norm <= min(norms[-2:]) * (1 + 1e-9)
+
+
+def test_no_program_begins_after_the_deadline() -> None:
+    demand = Demand(window(400, range(9), 0), Tolerances())
+    frequencies = Layout(lows=4).frequencies(demand.stencil, Shape.of(demand.stencil), 14)
+    assert frequencies is not None
+    assert solve(frequencies, demand, deadline=time.perf_counter() + 1000) is not None
+    assert solve(frequencies, demand, deadline=time.perf_counter()) is None
 
 
 def test_moves_lower_the_norm() -> None:

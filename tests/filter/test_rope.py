@@ -162,6 +162,82 @@ def test_any_multipliers_prove_a_bound_that_no_filter_undercuts(seed, width, fre
             assert at.least_norm(w, spoilt) <= norm * 1.001
 
 
+def norm_by_rows(A, allowed, w, tolerances):
+    """Return the norm of a filter that meets each row, with a level and a least logit of its own.
+
+    Cosines and sines at all entries of all rows, and amplitudes in 32 directions.
+    """
+    n, f = len(A), len(w)
+    half, gap = math.log1p(tolerances.distortion) / 2, -math.log(tolerances.leak)
+    rows, right = [], []
+    for i, j in np.argwhere(allowed):
+        limits = [(1, 0, -1, -gap)]
+        if A[i, j] > 0:
+            log = math.log(A[i, j])
+            limits = [(1, -1, 0, half + log), (-1, 1, 0, half - log), (-1, 0, 1, 0.0)]
+        for sign, on_c, on_m, most in limits:
+            levels = np.zeros((2, n))
+            levels[:, i] = on_c, on_m
+            wave = sign * np.cos(w * (i - j)), sign * np.sin(w * (i - j))
+            rows.append(np.concatenate([*wave, np.zeros(f), *levels]))
+            right.append(most)
+    for angle in np.linspace(0, 2 * np.pi, 32, endpoint=False):
+        parts = np.hstack([x * np.eye(f) for x in (math.cos(angle), math.sin(angle), -1)])
+        rows += list(np.hstack([parts, np.zeros((f, 2 * n))]))
+        right += [0.0] * f
+    cost = np.repeat([0.0, 1.0, 0.0], [2 * f, f, 2 * n])
+    found = linprog(cost, A_ub=np.array(rows), b_ub=right, bounds=(None, None))
+    return math.inf if found.x is None else np.hypot(*found.x[: 2 * f].reshape(2, f)).sum()
+
+
+@pytest.mark.parametrize("mask", [None, ("window", (8, 5)), "causal"])
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        *({0: 0, 11: -8}, {0: 0, 1: -3}, {0: 0, 1: 0}, {-1: 0, 4: -2}, {5: 0}, {0: 0, 8: -8}),
+        *({1: 0, 2: 0, -11: 0}, {1: 0, 2: 0, -11: 0, -10: 0}, {-9: 0, -3: 1, 0: 0, 4: 0, 7: 1}),
+    ],
+)
+def test_no_filter_that_meets_each_row_is_shorter_than_the_proved_bound(offsets, mask):
+    n, base, dim = 12, 100.0, 8
+    i, j = np.indices((n, n))
+    allowed = {None: i >= -1, "causal": j <= i}.get(mask, (i - j <= 8) & (j - i <= 5))
+    logs = np.full((n, n), -np.inf)
+    for x, log in offsets.items():
+        logs[i - j == x] = log
+    logs[~allowed] = -np.inf
+    A = np.exp(logs)
+    alone = A.sum(axis=1) == 0  # rows without any of the offsets
+    if alone.any():
+        A[alone] = np.where((i - j == 0) & allowed, 1.0, A)[alone]
+    A /= A.sum(axis=1, keepdims=True)
+    try:
+        found = hf.rope.filter(A, mask=mask, dim=dim, base=base)
+    except InputError:
+        assert alone.any()
+        return
+    best = norm_by_rows(A, allowed, found.frequencies, found.tolerances)
+    assert 0 < found.least_norm <= best * (1 + 1e-6)
+    assert best <= found.norm * 1.02
+
+
+def test_a_head_that_a_bound_must_not_exclude():
+    """Its rows, none of which has all offsets, have levels of their own."""
+    n, dim = 12, 8
+    A = np.eye(n) + math.exp(-8.0) * np.eye(n, k=1 - n)
+    A /= A.sum(axis=1, keepdims=True)
+    a = np.array([14.584544589699613, 5.390524593637852, -4.296110575587952, 0])
+    b = np.array([-1.8938836840802569, -10.914946085783045, 10.371728417038927, 0])
+    root, phase = np.sqrt(np.hypot(a, b) * math.sqrt(dim)), np.arctan2(b, a)
+    q = np.stack([root * np.cos(phase), -root * np.sin(phase)], axis=1).ravel()
+    k = np.stack([root, np.zeros(4)], axis=1).ravel()
+    head = hf.Attention(np.tile(q, (n, 1)), np.tile(k, (n, 1)), position=("rope", 100.0))
+    assert hf.certify(A, head.rotated()).holds
+    norm = head.scale * np.linalg.norm(q) * np.linalg.norm(k)
+    assert 10 < hf.rope.filter(A, dim=dim, base=100.0).least_norm <= norm
+    assert hf.rope.filter(A, dim=dim, base=100.0, max_norm=41).status == "undecided"
+
+
 @pytest.mark.parametrize("weight", [-5.0, 0.0, 5.0])
 @pytest.mark.parametrize("multipliers", [[1, 10, 0], [10, 1, 0], [1, 0, 0], [0, 1, 3], [1, 1, 1]])
 def test_what_depends_on_the_level_of_the_logits_proves_nothing(weight, multipliers):
@@ -310,6 +386,12 @@ def test_curves_are_the_single_filters():
 def test_bad_lists_of_windows(option, value):
     with pytest.raises(hf.errors.InputError, match=f"^{option} "):
         hf.rope.windows(**{"widths": [2], "n": 64, option: value})
+
+
+def test_a_list_of_windows_is_checked_before_any_filter_is_designed(monkeypatch):
+    monkeypatch.setattr("headfit.rope._shortest", None)
+    with pytest.raises(InputError, match=r"distortion must be at least 0\.002"):
+        hf.rope.windows([2], n=64, tolerances=[LOOSE, hf.Tolerances(distortion=0.001)])
 
 
 @pytest.mark.parametrize(

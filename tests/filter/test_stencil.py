@@ -61,6 +61,24 @@ def test_one_weight_that_differs_is_no_stencil() -> None:
         Stencil.of(hf.Target(A, normalize=True))
 
 
+@pytest.mark.parametrize("offset", [1, 7, 8, 15])
+def test_offsets_that_no_row_has_beside_others(offset: int) -> None:
+    A = hf.patterns.circulant(16, [-offset])
+    found = Stencil.of(hf.Target(A))
+    assert found.offsets.tolist() == [offset - 16, offset]
+    assert found.log_weights.tolist() == [0.0, 0.0]
+    assert hf.fit(A, 8, method="toeplitz").certificate.holds
+
+
+def test_levels_that_no_row_tells_apart() -> None:
+    # Rows 0 ... 3 attend at -9 and -8, or one of them, and the other rows at 4 and 5.
+    A = toeplitz(12, {-9: 3.0, -8: 1.0, 4: 2.0, 5: 1.0})
+    found = Stencil.of(hf.Target(A))
+    assert found.offsets.tolist() == [-9, -8, 4, 5]
+    logs = found.log_weights
+    np.testing.assert_allclose(np.exp([logs[0] - logs[1], logs[2] - logs[3]]), [3.0, 2.0])
+
+
 def test_masks() -> None:
     A = hf.patterns.causal_band(12, 3)
     assert Stencil.of(hf.Target(A)).first == -11

@@ -873,7 +873,13 @@ A32 = hf.patterns.random_regular(32, 3, gamma=2.0, rng=0)
         ("halton", {"dim": 8}, '"random", "cyclic", an array or a KeyTable'),
         ("halton", {}, '"random", "cyclic", an array or a KeyTable'),
         ("cyclic", {"dim": 7}, "cyclic keys need an even dim; got 7"),
-        (np.ones((32, 4)), {"dim": 5}, "dim must be that of the keys, 4"),
+        ("cyclic", {"dim": 8, "exempt_columns": [3]}, "an even dim + 1 for exempt columns; got 8"),
+        (np.ones((32, 4)), {"dim": 5}, "dim must be that of the keys, 4, or not given; got 5"),
+        (
+            np.ones((32, 4)),
+            {"dim": 7, "exempt_columns": [0, 1]},
+            "dim must be that of the keys, 4 + 2 for exempt columns, or not given; got 7",
+        ),
         (
             np.full((32, 4), 1e300),
             {"dtype": "float32"},

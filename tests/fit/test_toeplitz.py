@@ -69,6 +69,17 @@ def test_narrow_formats(dtype: str) -> None:
     assert fit.certificate.holds, fit.advice
 
 
+@pytest.mark.parametrize("dim", [10, 11, 13])
+def test_narrow_queries_are_of_the_scale_of_the_whole_head(dim: int) -> None:
+    A = hf.patterns.causal_band(256, 7)
+    frequencies = hf.fit(A, 10, method="toeplitz", mask="causal").settings["filter"]["frequencies"]
+    for method in (hf.methods.Toeplitz(frequencies=frequencies), "toeplitz"):
+        fit = hf.fit(A, dim, method=method, mask="causal", dtype="bfloat16", num_threads=1)
+        assert fit.certificate.holds, fit.advice
+        assert fit.settings.get("dim_used", dim) == 10 or method == "toeplitz"
+        assert not fit.Q[:, len(fit.settings["filter"]["frequencies"]) * 2 :].any()
+
+
 def test_bounds_on_logits_and_norms_are_kept() -> None:
     A = hf.patterns.causal_band(300, 7)
     free = hf.fit(A, 20, method="toeplitz", mask="causal")
@@ -80,6 +91,29 @@ def test_bounds_on_logits_and_norms_are_kept() -> None:
     small = hf.fit(A, 20, method=hf.methods.Toeplitz(max_norm=0.5 * norm), mask="causal")
     assert not small.certificate.holds
     assert "No filter of size 20 was found" in small.advice
+
+
+def norm_of(fit: hf.results.Fit) -> float:
+    return float(sum(np.hypot(*(fit.settings["filter"][x] for x in ("cosines", "sines")))))
+
+
+@pytest.mark.parametrize("share", [1.0001, 1.05, 1.5])
+def test_a_bound_above_the_norm_of_a_free_search_is_met(share: float) -> None:
+    A = hf.patterns.causal_band(128, 3)
+    free = norm_of(hf.fit(A, 10, method="toeplitz", mask="causal"))
+    method = hf.methods.Toeplitz(max_norm=share * free)
+    bounded = hf.fit(A, 10, method=method, mask="causal")
+    assert bounded.certificate.holds
+    assert norm_of(bounded) <= share * free
+
+
+def test_given_frequencies_keep_to_the_time_limit() -> None:
+    A = hf.patterns.causal_band(300, 7)
+    frequencies = hf.fit(A, 20, method="toeplitz", mask="causal").settings["filter"]["frequencies"]
+    method = hf.methods.Toeplitz(frequencies=frequencies)
+    fit = hf.fit(A, method=method, mask="causal", time_limit=1e-6)
+    assert fit.stopped == "time limit"
+    assert not fit.certificate.holds
 
 
 def test_given_frequencies() -> None:

@@ -161,6 +161,7 @@ def test_shared_arguments_are_checked(kind: str, name: str, value: object) -> No
         ("dilation", lambda: patterns.dilated(5, 1, 0)),
         ("offsets", lambda: patterns.circulant(5, [])),
         ("offsets", lambda: patterns.circulant(5, [0.5])),
+        ("offsets", lambda: patterns.circulant(5, np.array([1], "m8[s]"))),
         ("stride", lambda: patterns.strided(5, 0)),
         ("neighbors", lambda: patterns.strided(5, 2, neighbors=-1)),
         ("gamma", lambda: patterns.band(5, 2, gamma=1e301)),
@@ -179,6 +180,10 @@ def test_shared_arguments_are_checked(kind: str, name: str, value: object) -> No
         ("stages", lambda: patterns.butterfly(8, stages=[3])),
         ("tokens", lambda: patterns.induction([])),
         ("tokens", lambda: patterns.induction([[1, 2]])),
+        ("tokens", lambda: patterns.induction([1, 5, "1"])),
+        ("tokens", lambda: patterns.induction(["1", 1.0])),
+        ("tokens", lambda: patterns.induction([b"1", 1])),
+        ("tokens", lambda: patterns.induction([b"1", "1"])),
         ("which", lambda: patterns.induction([1], which="first")),  # type: ignore[arg-type]
         ("graph", lambda: patterns.from_graph(np.ones((2, 3)))),
         ("graph", lambda: patterns.from_graph(np.zeros((0, 0)))),
@@ -194,6 +199,8 @@ def test_shared_arguments_are_checked(kind: str, name: str, value: object) -> No
         ("per_column", lambda: patterns.knn(POINTS, 4, 3)),
         ("on_short", lambda: patterns.knn(POINTS, 4, on_short="pad")),  # type: ignore[arg-type]
         ("bandwidth", lambda: patterns.knn(POINTS, 4, bandwidth=0.0)),
+        ("bandwidth", lambda: patterns.knn(POINTS, 4, bandwidth=1.0, gamma=8.0)),
+        ("bandwidth", lambda: patterns.knn(POINTS, 4, bandwidth=1.0, weights="uniform")),
     ],
 )
 def test_bad_arguments_are_named(name: str, call: Callable[[], object]) -> None:
@@ -599,6 +606,31 @@ def test_knn_of_a_large_lattice_is_exact() -> None:
     nearest = np.sort(np.argsort(squares, axis=1, kind="stable")[:, :5], axis=1)
     assert np.array_equal(patterns.knn(points, 5).indices.reshape(1500, 5), nearest)
     assert max(per_column(patterns.knn(points, 5, 7, on_short="fewer"))) == 7
+
+
+@pytest.mark.parametrize("power", [-1040, -900, -300, 300, 500])
+def test_knn_does_not_depend_on_the_unit_of_points(power: int) -> None:
+    points = np.random.default_rng(0).integers(0, 40, (60, 2)) * 1.0
+    scaled = np.ldexp(np.hstack([points, np.full((60, 1), 37.0)]), power)
+    for more in ({}, {"per_column": 6, "on_short": "fewer"}):
+        want, got = (patterns.knn(x, 4, **more) for x in (points, scaled))
+        assert np.array_equal(got.toarray(), want.toarray())
+    for bandwidth in (None, 3.0):
+        wide = None if bandwidth is None else np.ldexp(bandwidth, power)
+        style: Any = {"weights": "gaussian", "gamma": 1e9}
+        want = patterns.knn(points, 4, bandwidth=bandwidth, **style)
+        assert np.array_equal(
+            patterns.knn(scaled, 4, bandwidth=wide, **style).toarray(), want.toarray()
+        )
+
+
+def test_knn_tells_tiny_distances_beside_large_ones_apart() -> None:
+    assert patterns.knn(np.array([0, 3e-200, 1e-200]), 1).indices.tolist() == [2, 2, 0]
+    far = patterns.knn(np.array([0, 3e-250, 1e-250, 1.0, -2.0]), 1)
+    assert far.indices.tolist() == [2, 2, 0, 0, 0]
+    assert patterns.knn([[0, 1e300], [3e-300, 1e300], [1e-300, 1e300]], 1).indices.tolist() == [
+        *(2, 2, 0)
+    ]
 
 
 def test_knn_gaussian_weights() -> None:

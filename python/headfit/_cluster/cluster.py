@@ -163,7 +163,7 @@ class Cluster:
             If `client` is not a connected, synchronous `dask.distributed.Client`, or if its
             workers differ in their builds (see `common_build`); or for `progress` without one.
         """
-        if as_flag(progress, "progress") and client is None:
+        if (progress := as_flag(progress, "progress")) and client is None:
             raise InputError("progress counts blocks of rows that a client has done: give client")
         if client is None or isinstance(client, Cluster):
             return client
@@ -173,7 +173,7 @@ class Cluster:
         if not builds:
             raise InputError("client must have at least one worker; got a cluster without any")
         slots = sum(client.nthreads().values())
-        return cls(client, common_build(builds), max(1, slots), threads, bool(progress))
+        return cls(client, common_build(builds), max(1, slots), threads, progress)
 
     def check_own_build(self) -> None:
         """Raise an InputError unless this process has the build of the workers too.

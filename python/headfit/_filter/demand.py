@@ -1,7 +1,7 @@
 """Filters, what they must meet, and the limits on their logits as rows of linear programs."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -65,10 +65,12 @@ class Filter:
         values -= turned.imag @ np.sin(np.multiply.outer(self.frequencies, fine))
         return np.asarray(values.ravel()[:count])
 
-    def head(self, n: int, block: int = 1, dtype: str = "float64") -> tuple[FloatArray, FloatArray]:
-        """Return Q and K of n tokens, `block` of which share a position; shape (n, dim) each."""
+    def head(
+        self, n: int, block: int = 1, dtype: str = "float64", times: float = 1.0
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return Q, K of shape (n, dim), for `times` the logits; `block` tokens share a place."""
         q, k = (np.empty((n, self.dim), dtype=dtype) for _ in range(2))
-        root = np.sqrt(self.amplitudes)
+        root = np.sqrt(self.amplitudes * times)
         phase = np.arctan2(self.sines, self.cosines)
         for start in range(0, n, ROWS):
             rows = slice(start, min(start + ROWS, n))
@@ -90,6 +92,25 @@ class Demand:
 
     stencil: Stencil
     tolerances: Tolerances
+
+    @property
+    def of_rows(self) -> "Demand":
+        """What every filter meets that meets each row with a c and m of its own.
+
+        All of it where a row has all offsets, and for symmetric stencils: the mean of p(x) and
+        p(-x) meets it. Otherwise that of rows which have the same part of the stencil or more.
+        """
+        stencil, n, (low, high) = self.stencil, self.stencil.n, self.stencil.offsets[[0, -1]]
+        if stencil.is_symmetric or stencil.last - stencil.first < n:
+            return self
+        # A row with the whole stencil, as near the middle as there is; the middle one without any.
+        row = n // 2 if high - low >= n else min(max(n // 2, high), low + n - 1)
+        start, end = np.searchsorted(stencil.offsets, [row - n + 1, row + 1])
+        inside, weights = stencil.offsets[start:end], stencil.log_weights[start:end]
+        around = np.concatenate([[stencil.first - 1], stencil.offsets, [stencil.last + 1]])
+        first = max(int(around[start]) + 1, int(inside[-1]) - n + 1)
+        last = min(int(around[end + 1]) - 1, int(inside[0]) + n - 1)
+        return replace(self, stencil=Stencil(n, inside, weights, first, last))
 
     @property
     def spread(self) -> float:

@@ -229,6 +229,7 @@ def design(
         return None
     shape, stencil = Shape.of(demand.stencil), demand.stencil
     even, starts = stencil.is_symmetric, first_layouts(shape, dim // 2)
+    options: Any = {"even": even, "deadline": deadline}
 
     def searched(demand: Demand, starts: Sequence[Tried]) -> tuple[Solved, Tried] | None:
         """Return the best filter that is found by changing one number of a layout at a time."""
@@ -244,7 +245,7 @@ def design(
             limit = max_norm if best is None else best[0].filter.norm * ENOUGH
             if math.isfinite(limit) and is_out_of_reach(frequencies, demand, limit, even):
                 continue
-            solved = solve(frequencies, demand, norm_limit=limit, directions=COARSE, even=even)
+            solved = solve(frequencies, demand, norm_limit=limit, directions=COARSE, **options)
             if solved is not None and solved.meets and solved.filter.norm < limit:
                 best = solved, layout
                 waiting = list(layout.neighbours(shape))
@@ -257,28 +258,27 @@ def design(
         solved = near and searched(demand, [near[1]])
     if solved is None:
         return None
-    best = _moved(solved[0], demand, moves, deadline)
-    final = solve(best.filter.frequencies, demand, best.offsets, even=even)
-    return final if final is not None and final.meets else best
+    # Where offsets wrap around, frequencies must stay multiples of 2 pi / n.
+    best = solved[0] if stencil.wraps else _moved(solved[0], demand, moves, shape.reach, options)
+    final = solve(best.filter.frequencies, demand, best.offsets, **options)
+    is_better = final and final.meets and final.filter.norm <= best.filter.norm * (1 + 1e-9)
+    return final if is_better else best
 
 
-def _moved(start: Solved, demand: Demand, steps: int, deadline: float) -> Solved:
+def _moved(start: Solved, demand: Demand, steps: int, reach: int, options: Any) -> Solved:
     """Return a filter of no larger norm, whose frequencies lie near those of another.
 
     Each step solves the program linearised in the frequencies, within a radius, and then the exact
     one for the frequencies that come out: a trust-region method.
     """
-    best, radius, even = start, FIRST, demand.stencil.is_symmetric
-    reach = max(-demand.stencil.first, demand.stencil.last, 1)
-    if demand.stencil.wraps:
-        return start  # frequencies must stay multiples of 2 pi / n
+    best, radius = start, FIRST
     for _ in range(steps):
-        if time.perf_counter() >= deadline or radius < LEAST:
+        if time.perf_counter() >= options["deadline"] or radius < LEAST:
             break
         radii = radius * np.minimum(1 / reach, 0.3 * best.filter.frequencies)
-        moved, norm = solve_with_moves(best, demand, radii, even), best.filter.norm
+        moved, norm = solve_with_moves(best, demand, radii, options["even"]), best.filter.norm
         solved = moved and solve(
-            moved[0], demand, best.offsets, norm_limit=norm, directions=COARSE, even=even
+            moved[0], demand, best.offsets, norm_limit=norm, directions=COARSE, **options
         )
         if moved and solved and solved.meets and solved.filter.norm < norm:
             radius *= 2 if norm - solved.filter.norm > TRUSTED * (norm - moved[1]) else 1

@@ -1,6 +1,7 @@
 """The amplitudes of given frequencies: a linear program, to which violated offsets are added."""
 
 import math
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,7 @@ def solve(
     max_norm: float | None = None,
     directions: int = DIRECTIONS,
     even: bool = False,
+    deadline: float = math.inf,
 ) -> Solved | None:
     """Return the filter of least norm, or None if the solver ends without a solution.
 
@@ -103,13 +105,17 @@ def solve(
     even : bool
         Whether to leave out the sines, which a symmetric stencil does not need. Multipliers then
         prove something about filters without sines, and less about others.
+    deadline : float
+        The value of ``time.perf_counter()`` at which the solver gives up.
     """
     stencil, others, solved = demand.stencil, demand.stencil.others, None
     outside = _sampled_others(demand) if start is None else start
     places = _sided(even, _sampled(stencil.offsets), outside, outside[:0])
     for _ in range(ROUNDS):
         limits = Limits.of(demand, *places)
-        result = _program(frequencies, limits, directions, even, max_norm=max_norm)
+        result = _program(
+            frequencies, limits, directions, even, max_norm=max_norm, deadline=deadline
+        )
         if result is None:
             return None
         (a, b, r, *_), multipliers = result
@@ -227,6 +233,7 @@ def _program(
     *,
     max_norm: float | None = None,
     slopes: Floats | None = None,
+    deadline: float = math.inf,
 ) -> tuple[list[Floats], Floats] | None:
     """Return the variables of a program and the multipliers of its limits; None without a solution.
 
@@ -259,7 +266,7 @@ def _program(
     bounds: Any = np.stack([least, most], axis=1)
     from scipy.optimize import linprog  # takes long to import
 
-    options: Any = {"maxiter": ITERATIONS}
+    options: Any = {"maxiter": ITERATIONS, "time_limit": max(0.0, deadline - time.perf_counter())}
     result: Any = linprog(cost, matrix, right, bounds=bounds, method="highs", options=options)
     if result.status != 0:
         return None

@@ -94,16 +94,12 @@ class RopeFilter(Pictured):
     @property
     def q(self) -> Floats:
         """The query of all tokens before rotation, shape (dim,), for the scale 1 / sqrt(dim)."""
-        filter_ = self._existing()
-        phase = np.arctan2(filter_.sines, filter_.cosines)
-        root = np.sqrt(filter_.amplitudes * math.sqrt(self.dim))
-        return np.stack([root * np.cos(phase), -root * np.sin(phase)], axis=1).ravel()
+        return np.asarray(self._existing().head(1, times=math.sqrt(self.dim))[0][0])
 
     @property
     def k(self) -> Floats:
         """The key of all tokens before rotation, shape (dim,); as long as the query."""
-        root = np.sqrt(self._existing().amplitudes * math.sqrt(self.dim))
-        return np.stack([root, np.zeros(root.size)], axis=1).ravel()
+        return np.asarray(self._existing().head(1, times=math.sqrt(self.dim))[1][0])
 
     def attention(self, n: int | None = None, dtype: Any = "float64") -> Attention:
         """Return the attention of n tokens whose queries are all `q` and whose keys are all `k`.

@@ -196,7 +196,8 @@ def _log_weights(rows: Offsets, offsets: Offsets, logs: Floats, n: int) -> tuple
     """Return the offsets and the logarithms of their weights, which rows have up to a constant.
 
     The constant of a row follows from offsets whose weights are known already; the first known
-    one is the most frequent, and each pass learns those that share a row with a known one.
+    one is the most frequent, and each pass learns those that share a row with a known one. Where
+    none does, the weight of another is chosen.
     """
     distinct, index, counts = np.unique(offsets, return_inverse=True, return_counts=True)
     weights = np.full(distinct.size, np.nan)
@@ -206,13 +207,16 @@ def _log_weights(rows: Offsets, offsets: Offsets, logs: Floats, n: int) -> tuple
         shift = np.full(n, np.nan)
         shift[rows[known]] = (weights[index] - logs)[known]
         value = logs + shift[rows]
-        new = np.isnan(weights[index]) & ~np.isnan(value)
-        if not new.any():
+        new = ~known & ~np.isnan(value)
+        if new.any():
+            weights[index[new]] = value[new]
+        elif known.all():
             break
-        weights[index[new]] = value[new]
+        else:
+            weights[index[np.argmin(known)]] = 0.0
     differs = np.abs(value - weights[index]) > SAME
-    if np.isnan(value).any() or differs.any():
-        at = int(np.argmax(np.isnan(value) | differs))
+    if differs.any():
+        at = int(np.argmax(differs))
         raise InputError(
             "A must be translation-invariant: the ratios of the weights of a row must depend on "
             f"i - j alone; those of row {rows[at]} at offset {offsets[at]} differ from other rows"

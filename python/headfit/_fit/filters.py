@@ -4,6 +4,7 @@
 is for a window and a few entries beside it: a filter, from which a descent starts.
 """
 
+import itertools
 import math
 import time
 from contextlib import suppress
@@ -149,6 +150,8 @@ class Toeplitz(Method):
         if not problem.is_narrow:
             return head
         whole = whole_target(target, stencil) if problem.ignored.size else None
+        # The filter may be smaller than the whole head, whose scale holds.
+        problem = replace(problem, scale=problem.scale_for(dim), module=None)
         # Without time for the neighbours of each query in the format, `fit` rounds to nearest.
         with suppress(TimeoutError), calls_until(problem.deadline):
             return with_narrow_queries(problem, head, whole, self.max_norm)
@@ -182,13 +185,16 @@ class Toeplitz(Method):
         tolerances = problem.tolerances
         spread = math.log1p(tolerances.distortion)
         # The largest norm that the dtype can hold, or `max_norm` if that is less.
-        norm = ROUNDING * min(1.0, spread) / float(np.finfo(problem.working_dtype).eps)
+        most = ROUNDING * min(1.0, spread) / float(np.finfo(problem.working_dtype).eps)
         if problem.is_narrow:
-            norm = NARROW_NORM * spread * 2.0 ** DIGITS[problem.dtype]
-        norm = norm if self.max_norm is None else min(norm, self.max_norm)
+            most = NARROW_NORM * spread * 2.0 ** DIGITS[problem.dtype]
+        norm = most if self.max_norm is None else min(most, self.max_norm)
         limit = problem.logit_limit
         max_logit = None if limit is None else limit * (1 - 1e-5)
-        for share in NARROW_SHARES if problem.is_narrow else (1.0,):
+        # A search may come to a filter within `max_norm` by way of longer ones.
+        bounds = dict.fromkeys((norm, most if self.frequencies is None else norm))
+        shares = NARROW_SHARES if problem.is_narrow else (1.0,)
+        for bound, share in itertools.product(bounds, shares):
             spare = 0.0
             if problem.is_narrow:
                 spare = max(NARROW_LEAK, (1 - share) * spread / 2 / -math.log(tolerances.leak))
@@ -199,9 +205,9 @@ class Toeplitz(Method):
                 continue
             demand = Demand(stencil, Tolerances(leak, distortion, max_logit))
             if self.frequencies is not None:
-                solved = solve(self.frequencies, demand, norm_limit=norm)
+                solved = solve(self.frequencies, demand, norm_limit=norm, deadline=deadline)
             else:
-                solved = design(demand, dim, max_norm=norm, deadline=deadline, moves=moves)
+                solved = design(demand, dim, max_norm=bound, deadline=deadline, moves=moves)
             if solved is not None and solved.meets and solved.filter.norm <= norm:
                 return solved
         return None

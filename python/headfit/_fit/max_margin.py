@@ -209,7 +209,10 @@ class MaxMargin(Method):
         """Return the size of the head, or that of the keys or of the module."""
         check_norm(self.max_norm, problem)
         size, table, taken = super().check(problem, dim), self.keys, problem.exempt_dims
+        beside = f" + {taken} for exempt columns" if taken else ""
         if not isinstance(table, KeyTable):
+            if table == "cyclic" and size is not None and (size - taken) % 2:
+                raise InputError(f"cyclic keys need an even dim{beside}; got {size}")
             return size
         n = problem.target.n
         size = table.dim + taken if size is None else size
@@ -217,7 +220,7 @@ class MaxMargin(Method):
             raise InputError(f"keys must have one row for each of the {n} rows of A; got {table.n}")
         if taken < size != table.dim + taken:  # `fit` refuses any that is not above `taken`
             raise InputError(
-                f"dim must be that of the keys, {table.dim}, or not given; got {size - taken}"
+                f"dim must be that of the keys, {table.dim}{beside}, or not given; got {size}"
             )
         round_to(table.keys, problem.dtype, "keys")
         return size

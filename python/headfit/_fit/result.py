@@ -254,6 +254,7 @@ class Fit(FittedHead):
             **named(self, *_PLAIN),
             **asdict(limits),
             "module_scale": module.scale,
+            "module_dtype": str(module.dtype),
             "mask": mask,
             "certificate": judged,
             "lower_bound": _coded(bound and replace(bound, mask=None, witness=None)),

@@ -43,7 +43,7 @@ _NAMED: dict[str, Any] = {
 
 def _mask_from(about: Any, arrays: files.Arrays, n: int) -> Any:
     if about == "dense":
-        return arrays["mask_dense"]
+        return frozen_mask(arrays["mask_dense"])
     if about == "sparse":
         indices = arrays["mask_indices"]
         parts = np.ones(indices.size, dtype=bool), indices, arrays["mask_indptr"]
@@ -153,7 +153,9 @@ def _fit_from(arrays: files.Arrays, text: str | None) -> Fit:
     if "W_Q" in arrays:
         module = SelfAttention(arrays["W_Q"], arrays["W_K"], scale)
     else:
-        module = SelfAttention.canonical(dim, scale, dtype=Q.dtype)
+        # Older files lack the dtype. The products with a wider module are of that, not as stored.
+        module = SelfAttention.canonical(dim, scale, dtype=about.get("module_dtype", Q.dtype))
+        Q, K = (x.astype(np.result_type(x, module.dtype), copy=False) for x in (Q, K))
     if X is not None and X.shape != (n, module.width):
         raise ValueError(f"X must have shape {(n, module.width)}; got {X.shape}")
     failed = arrays.get("failed_rows")

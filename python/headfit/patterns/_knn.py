@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headfit import _core
-from headfit._base.arguments import as_choice, as_count, as_positive, thread_count
+from headfit._base.arguments import as_choice, as_count, as_positive, shown, thread_count
 from headfit._base.arrays import as_float_array
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import Style, check_entries, csr, pattern, weighted
@@ -103,15 +103,15 @@ def knn(
     >>> patterns.knn(points, k=2, gamma=8.0, weights="gaussian")[[0]].data.round(3)
     array([0.609, 0.391])
     """
-    places = _points(points)
+    places, power = _points(points)
     n = len(places)
-    if n < 2:
-        raise InputError(f"points must be at least 2; got {n}")
     k = as_count(k, "k", 1, n - 1)
     cap = n if per_column is None else as_count(per_column, "per_column", 1)
     as_choice(on_short, "on_short", ("raise", "fewer"))
     style = Style.of(weights, gamma, rng, ("uniform", "random", "gaussian"))
     bandwidth = as_positive(bandwidth, "bandwidth")
+    if bandwidth is not None and style.weights != "gaussian":
+        raise InputError(f'bandwidth must have weights="gaussian" beside it; got {shown(weights)}')
     if cap < k and on_short == "raise":
         raise InputError(f"per_column must be at least k = {k}; got {cap} (all rows need k)")
     check_entries((4 if cap >= n - 1 else 8) * n * k, n)
@@ -128,11 +128,12 @@ def knn(
         )
     log_weights = None
     if style.weights == "gaussian":
-        log_weights = _gaussian(squares, starts[:-1], counts, bandwidth, style.log_cap)
+        log_weights = _gaussian(squares, starts[:-1], counts, bandwidth, power, style.log_cap)
     return weighted(csr(squares, columns, starts), style, log_weights)
 
 
-def _points(points: ArrayLike) -> Floats:
+def _points(points: ArrayLike) -> tuple[Floats, int]:
+    """Return the points times a power of 2, so that squares of distances are normal numbers; it."""
     places = np.array(as_float_array(points, "points", ndim=0), np.float64, order="C")
     if places.ndim == 1:
         places = places[:, None]
@@ -141,20 +142,25 @@ def _points(points: ArrayLike) -> Floats:
     finite = np.isfinite(places).all(axis=1)
     if not finite.all():
         raise InputError(f"points must be finite numbers; got others in row {np.argmin(finite)}")
+    if len(places) < 2:
+        raise InputError(f"points must be at least 2; got {len(places)}")
     with np.errstate(over="ignore"):
-        if places.size and not np.isfinite(np.square(np.ptp(places, axis=0)).sum()):
+        spread = np.ptp(places, axis=0)
+        if not np.isfinite(np.square(spread).sum()):
             raise InputError("points must have distances whose squares are finite numbers")
-    return places
+    places[:, spread == 0] = 0.0  # which could overflow
+    power = 480 - int(np.frexp(spread.max())[1])  # squares of 2**480 can be summed
+    return np.ldexp(places, power, out=places), power
 
 
 def _gaussian(
-    squares: Floats, starts: Ints, counts: Ints, bandwidth: float | None, log_cap: float
+    squares: Floats, starts: Ints, counts: Ints, bandwidth: float | None, power: int, log_cap: float
 ) -> Floats:
-    """Return the log-weights of rows of pairs, between -log(gamma) and 0."""
+    """Return the log-weights of rows of pairs, of points scaled by 2**power: -log(gamma) to 0."""
     excess = squares - np.minimum.reduceat(squares, starts).repeat(counts)
     farthest = np.maximum.reduceat(squares, starts).repeat(counts)
     with np.errstate(over="ignore", divide="ignore"):
-        variance = farthest if bandwidth is None else np.float64(bandwidth) ** 2
+        variance = farthest if bandwidth is None else np.ldexp(bandwidth, power) ** 2
         # If all neighbours are at the same distance their weights are equal, even for a
         # variance of 0.
         depth = np.divide(excess, 2 * variance, out=np.zeros_like(excess), where=excess > 0)

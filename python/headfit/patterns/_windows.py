@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -114,7 +114,7 @@ def circulant(n: int, offsets: ArrayLike, **style: Unpack[Weighting]) -> Pattern
     array([2, 4], dtype=int32)
     """
     steps = np.atleast_1d(as_array(offsets, "offsets"))
-    if steps.ndim != 1 or steps.size == 0 or not np.issubdtype(steps.dtype, np.integer):
+    if steps.ndim != 1 or steps.size == 0 or steps.dtype.kind not in "iu":
         raise InputError(f"offsets must be one or more integers; got {shown(offsets)}")
     return _at_offsets(n, steps, boundary="wrap")
 
@@ -307,14 +307,18 @@ def induction(
     >>> patterns.induction("abcab").indices
     array([0, 1, 2, 1, 2], dtype=int32)
     """
-    labels = as_array(list(tokens) if isinstance(tokens, str) else tokens, "tokens")
+    listed: Any = list(tokens) if isinstance(tokens, str) else tokens
+    labels = as_array(listed, "tokens")
     if labels.ndim != 1 or labels.size == 0:
         raise InputError(
             f"tokens must be a sequence of one or more labels; got shape {labels.shape}"
         )
     as_choice(which, "which", ("latest", "all"))
     n = labels.size
+    kind = {"U": str, "S": bytes}.get(labels.dtype.kind)
     try:
+        if kind and not all(isinstance(token, kind) for token in listed):
+            raise TypeError  # NumPy made text of numbers beside it
         ids = np.unique(labels, return_inverse=True)[1]
     except TypeError:
         raise InputError("tokens must be labels that can be sorted; got mixed types") from None

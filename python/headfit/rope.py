@@ -68,7 +68,7 @@ def filter(
     dim : int, optional
         The number of rotated dimensions of the head, 64 by default: two for each frequency.
         Dimensions that are not rotated (partial rotary embeddings) only add a constant to all
-        logits, and are not counted.
+        logits, and are not counted; where `max_logit` bounds these, give 0 in `inv_freq` for them.
     base : float, optional
         The base of the frequencies base**(-2 f / dim), 10,000 by default.
     inv_freq : array_like, shape (dim / 2,), optional

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 from tests.adversarial.flushing import can_flush, flushing, is_flushing
@@ -366,3 +367,60 @@ def test_integers_beyond_float64_are_refused(big):
         hf.certify(HALVES, np.ones((2, 1)), np.array([[big], [2**40]]), scale=2.0**-40)
     held = np.array([[2**53], [-(2**53)]])
     assert hf.Attention(np.ones((2, 1)), held).K.dtype == np.float64
+
+
+# Proofs that nothing exists, beside a head that does ----------------------------------------
+
+
+def test_subnormal_products_that_a_large_scale_multiplies():
+    rows = [[0], [0, 1], [0, 1, 2], [3, 4], [4]]
+    A = np.zeros((5, 5))
+    for row, columns in enumerate(rows):
+        A[row, columns] = 1 / len(columns)
+    q, k = ([1.64, 1.873, 1.873, -1.873, -1.64], [1, 0.4672, 0, -0.4672, -1])
+    Q, K = (np.float16(np.array(x)[:, np.newaxis] * 2.0**-11).astype("f") for x in (q, k))
+    asked = {"leak": float(np.exp(-1)) * 1.001, "distortion": 6.0, "max_logit": 1.75,
+             "kernel": "eager-float16", "scale": 2.0**22}  # fmt: skip
+    assert hf.certify(A, Q, K, **asked).holds  # of size 1
+    found = hf.fit(A, 1, dtype="float16", **asked)
+    assert found.stopped != "infeasible"
+    assert found.lower_bound is None or found.lower_bound.dim <= 1
+
+
+def test_bounded_logits_do_not_bound_norms():
+    keys = np.array([[1, 0], [-1, 0], [0, 100.0]])
+    Q = np.array([[1.5, -0.015], [-1.5, -0.015], [0, 0.031]])
+    asked = {"leak": 0.05, "distortion": 0.1, "max_logit": 3.2, "scale": 1.0}
+    assert hf.certify(np.eye(3), Q, keys, **asked).holds
+    found = hf.fit(np.eye(3), 2, method=hf.methods.MaxMargin(keys), dtype="float64", **asked)
+    assert found.witnesses
+    assert found.stopped == "stalled"
+
+
+def test_rounded_logits_meet_what_exact_ones_do_not():
+    A, K = np.array([[0.5, 0.5, 0]] * 3), np.array([[1, 1, 1], [1, 0, 1], [1, -1, 1]], "f")
+    Q = np.tile(np.array([[600, 1.5, -1.0]], "f"), (3, 1))
+    asked = {"kernel": "eager-bfloat16", "scale": 1.0}
+    assert hf.certify(A, Q, K, **asked).holds
+    found = hf.fit(A, 3, method=hf.methods.MaxMargin(K), dtype="bfloat16", **asked)
+    assert found.stopped != "infeasible"
+
+
+def test_logits_that_a_leak_near_one_needs():
+    leak, most = 1 - 3 * 2.0**-53, 1.7 * 2.0**-53
+    with mpmath.workprec(200):
+        assert mpmath.exp(-2 * mpmath.mpf(most)) <= leak  # of logits +-most
+    found = hf.plan(np.eye(2), dim=1, leak=leak, max_logit=most, dtype="float64", time_limit=1)
+    assert found.verdict != "no"
+    assert found.least_logit <= most
+
+
+def test_rounded_weights_that_vanish_leak_nothing():
+    # Weights of float16 are exactly 0 off the support with logits of +-9.5.
+    kernel = hf.Kernel.named("flash-float16", weights=True)
+    asked = {"leak": 1e-9, "max_logit": 10.0, "kernel": kernel}
+    found = hf.plan(np.eye(4), dim=4, time_limit=1, **asked)
+    assert found.verdict != "no"
+    assert found.lower_bound is None or found.lower_bound.dim <= 4
+    bound = hf.fit(np.eye(4), 4, time_limit=1, **asked).lower_bound
+    assert bound is None or bound.dim <= 4

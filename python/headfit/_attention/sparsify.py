@@ -163,8 +163,9 @@ def sparsify(
     method : "greedy" or "exact", default "greedy"
         See the notes.
     mass : float in (0, 1], optional
-        Each row keeps entries until they hold this share of its mass (less 1e-12, for rounding);
-        without bounds of columns these are the fewest entries that do. `per_row` still holds.
+        Each row keeps entries until they hold this share of its mass (less 1e-12) as computed in
+        the dtype of the logits; without bounds of columns these are the fewest that do. `per_row`
+        still holds.
     on_empty : "raise" or "keep-max", default "raise"
         What happens to a row that could keep no entry within the bounds of the columns: an
         error, or its largest entry is kept beyond the bound.

@@ -14,6 +14,8 @@ from headfit._base.display import named
 from headfit.errors import InputError, input_errors
 
 FORMATS = ("float32", *HALVES)
+# The distance of the smallest numbers of a format.
+LEAST_STEP = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
 _ROUNDED = ("operands", "product", "scale_dtype", "logits", "bias", "weights")
 
 
@@ -327,20 +329,25 @@ class Tolerances:
         """The bound on every |logit|; infinite when there is none."""
         return math.inf if self.max_logit is None else self.max_logit
 
-    def before_rounding(self, kernel: Kernel) -> Tolerances:
+    def before_rounding(self, kernel: Kernel, scale: float | None = None) -> Tolerances:
         """Return what exact logits meet if those of a kernel meet these tolerances.
 
         Proofs about exact logits start from this. Without a bound on the logits only the order of
-        rounded ones says something about exact ones.
+        rounded ones says something about exact ones; so does that of rounded weights, which may be
+        zero. A `scale` that is not known yet is at most 1.
         """
         relative = kernel.relative_error
-        if relative == 0:
+        if relative == 0 and kernel.weights is None:
             return self
-        # Relative to the exact logit, and with room for subnormal numbers and for this arithmetic.
-        moved = 2 * relative * self.logit_limit * (1 + 2 * relative) + 1e-6
+        # The error of subnormal numbers, which a product has before it is scaled.
+        lost = abs(scale or 1) * LEAST_STEP.get(kernel.product or "", 0) + LEAST_STEP["float16"]
+        # Relative to the exact logit, and with room for this arithmetic.
+        moved = 2 * relative * self.logit_limit * (1 + 2 * relative) + 2 * lost + 1e-6
+        if kernel.weights is not None:
+            moved = math.inf
         leak = self.leak * math.exp(min(moved, 700.0))
         distortion = (1 + self.distortion) * math.exp(min(moved, 600.0)) - 1
-        highest = None if self.max_logit is None else self.max_logit * (1 + 2 * relative)
+        highest = None if self.max_logit is None else self.max_logit * (1 + 2 * relative) + lost
         return Tolerances(min(leak, math.nextafter(1, 0)), min(distortion, 1e300), highest)
 
     @property

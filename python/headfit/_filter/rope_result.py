@@ -38,9 +38,9 @@ class RopeFilter(Pictured):
     filter : Filter or None
         The logits as a function of the offset; None without one.
     least_norm : float
-        A proved lower bound: no head whose queries are all equal and whose keys are all equal
-        before rotation meets the tolerances with a smaller norm. This follows from multipliers of
-        a linear program by weak duality, whatever the solver says.
+        A proved lower bound: no head of these frequencies whose queries are all equal and whose
+        keys are all equal before rotation meets the tolerances with a smaller norm. This follows
+        from multipliers of a linear program by weak duality, whatever the solver says.
     """
 
     stencil: Stencil

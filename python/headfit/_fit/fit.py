@@ -294,7 +294,7 @@ def _search(method: Method, problem: Problem) -> tuple[Search, Head]:
 
 def _bound(problem: Problem, seconds: float) -> bounds.LowerBound:
     """Look for a proof about the exact logits of heads that meet the tolerances."""
-    exact = problem.tolerances.before_rounding(problem.kernel)
+    exact = problem.tolerances.before_rounding(problem.kernel, problem.scale)
     return bounds.lower(problem.target, tolerances=exact, time_limit=seconds)
 
 

@@ -275,11 +275,23 @@ class MaxMargin(Method):
                 "largest_query": float(np.max(norms[status == "optimal"], initial=0.0)),
                 "max_norm": self.max_norm,
             }
-            ended: Ending = "infeasible" if witnesses else "stalled"
+            ended: Ending = "infeasible" if self._is_proof(problem, witnesses) else "stalled"
             head = Head(q, table.keys, failed, tuple(witnesses), settings, ended)
             if problem.is_narrow:
                 return with_narrow_queries(problem, head, None, self.max_norm)
             return head
+
+    def _is_proof(self, problem: Problem, witnesses: list[FarkasWitness | FaceWitness]) -> bool:
+        """Return whether it is proved that a row has no query within the bounds.
+
+        Not by exact logits, where the kernel rounds them; nor by a norm that is bounded for the
+        sake of the logits alone.
+        """
+        limit = problem.logit_limit
+        is_ours = limit is not None and (self.max_norm is None or limit < self.max_norm)
+        norms = [w.norm_bound for w in witnesses if isinstance(w, FarkasWitness)]
+        is_met = any(math.isinf(norm) or not is_ours for norm in norms)
+        return is_met and not problem.kernel.rounds_logits
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Double from twice the nonzeros per row, then bisect; cyclic keys have even sizes."""

@@ -275,8 +275,8 @@ class Plan(Pictured):
         best, limits = self.best, self.tolerances
         if self.verdict == "no":
             why = (
-                f"a leak of {limits.leak:g} needs a |logit| of {self.least_logit:.3g} or more in a "
-                "head of any size"
+                f"a leak of {limits.leak:g} needs a |logit| of "
+                f"{number(self.least_logit, 3, 'ROUND_FLOOR')} or more in a head of any size"
             )
             if limits.logit_limit >= self.least_logit and self.lower_bound is not None:
                 why = f"{self.lower_bound.claim}, since {self.lower_bound.reason}"
@@ -302,7 +302,7 @@ def plan_facts(plan: Plan) -> dict[str, str]:
     free = bounded and ", logits not bounded"
     proved = [
         bound.claim if bound is not None and bound.dim > 1 else "",
-        f"some |logit| >= {plan.least_logit:.3g}" if plan.least_logit > 0 else "",
+        f"some |logit| >= {number(plan.least_logit, 3, 'ROUND_FLOOR')}" * (plan.least_logit > 0),
         "" if size is None else f"d = {size:,} always suffices in exact arithmetic{free}",
     ]
     checks = [a for a in plan.attempts if a.purpose.startswith("rounded")]

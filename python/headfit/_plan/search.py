@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import product
 from typing import Any, Self
 
@@ -14,14 +15,15 @@ from numpy.typing import NDArray
 
 from headfit import bounds
 from headfit._attention.attention import Attention
-from headfit._base.arrays import HALVES, NARROW
+from headfit._base.arrays import HALVES, NARROW, float_above
 from headfit._base.display import named
 from headfit._base.machine import require_memory
-from headfit._base.tolerances import Kernel, Tolerances, log_inverse
+from headfit._base.tolerances import Kernel, Tolerances
 from headfit._fit.fit import fit
 from headfit._fit.head import Problem
 from headfit._fit.method import Method
 from headfit._fit.result import Fit
+from headfit._lower.exact import log_below
 from headfit._plan.result import Plan, PlanAttempt, advice_of
 from headfit._target.certificate import Certificate
 from headfit._target.certify import certify
@@ -151,18 +153,20 @@ def about(name: str) -> Iterator[None]:
         raise type(error)(message, *of_file) from error
 
 
-def least_logit(target: Target, leak: float) -> float:
+def least_logit(target: Target, leak: float, kernel: Kernel) -> float:
     """Return the least bound on |logit| with which any head, of any size, can meet the leak.
 
     A row that attends to some visible columns and not to others needs logits that differ by
-    log(1 / leak). 0 where no such row is known, as under masks other than "causal".
+    log(1 / leak). 0 where no such row is known, as under masks other than "causal", and for weights
+    that are rounded, to zero perhaps.
     """
     is_causal = isinstance(target.mask, str) and target.mask == "causal"
-    if target.mask is not None and not is_causal:
+    if kernel.weights is not None or (target.mask is not None and not is_causal):
         return 0.0
     sizes = np.diff(target.matrix.indptr)
     visible = np.arange(1, target.n + 1) if is_causal else target.n
-    return log_inverse(leak) / 2 if np.any((sizes > 0) & (sizes < visible)) else 0.0
+    least = -float_above(-log_below(1 / Fraction(leak)) / 2)
+    return least if np.any((sizes > 0) & (sizes < visible)) else 0.0
 
 
 def recorded(
@@ -234,7 +238,8 @@ class Planner:
             leak, distortion = tolerances.leak, tolerances.distortion
             size = bounds.projection_dim(target.n, target.per_row, target.gamma, leak, distortion)
             self._add(projection_dim=size)
-        self._add(least_logit=least_logit(target, tolerances.leak))
+        least = least_logit(target, tolerances.leak, self.question.kernel)
+        self._add(least_logit=least)
 
     def _attempts(self, target: Target | None) -> None:
         if target is None or not self.clock.affords(self.source.n):

@@ -9,7 +9,7 @@
     python benchmarks/index.py --read prose:8192:1 --judged 0 --ways index  # the loss of long ones
     python benchmarks/index.py --device cuda               # minutes, all windows
     python benchmarks/index.py --fitted 14:2048 --effort 600   # what more and longer text gives
-    python benchmarks/index.py --fitted 24:2048 --and-code 16 --effort 1500 --judged 0
+    python benchmarks/index.py --fitted 24:2048 --and-code 40 --effort 1500 --judged 0
     python benchmarks/index.py --layers 16:float8_e4m3fn --judged 0 --ways index  # one for a layer
     python benchmarks/index.py --decode 8192               # seconds: the time of a step
     python benchmarks/index.py --certify 8192              # minutes: what selections surely keep

@@ -62,7 +62,7 @@ def test_the_other_direction_of_keys_is_their_leading_one_across_the_query(ax):
     assert min(height) == pytest.approx(centred.min(), rel=0.02)
 
 
-@pytest.mark.parametrize("size", [1e-200, 2.0**600, 1e160])
+@pytest.mark.parametrize("size", [1e-200, 1e160, 1e306])
 def test_keys_of_any_size_are_drawn(size, ax):
     Q, K = RNG.standard_normal((2, 12, 3))
     one, other = (

@@ -67,10 +67,8 @@ void check_row(const Target& t, Index i) {
                         " does not, at column ", columns[p]);
     }
     if (weights[p] == 0) {
-      throw TargetError(
-          "A must store no zeros, and no entry whose share of its row is below the "
-          "least float64; one is at row ",
-          i, ", column ", columns[p]);
+      throw TargetError("A must have entries above 0, also as shares of their rows; got 0 at row ",
+                        i, ", column ", columns[p]);
     }
     if (!(weights[p] > 0 && std::isfinite(weights[p]))) {
       throw TargetError("A must have nonnegative finite entries; got ", weights[p], " at row ", i,

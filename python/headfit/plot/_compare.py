@@ -324,13 +324,10 @@ def keys(
 
 def _remaining(query: FloatArray, K: FloatArray) -> FloatArray:
     """Return the keys' leading principal component after the query's direction is removed."""
-    # Powers of two keep the squares of large and small numbers in range, and change no digit.
-    sizes = np.frexp([np.abs(x).max() for x in (query, K)])[1]
-    along, keys = (np.ldexp(np.float64(x), -e) for x, e in zip((query, K), sizes, strict=True))
-    along /= np.linalg.norm(along) or 1.0
-    rest = keys - keys.mean(axis=0)
-    rest -= np.outer(rest @ along, along)
-    direction = np.linalg.eigh(rest.T @ rest)[1][:, -1]
+    along = query.astype(np.float64) / (np.abs(query).max() or 1.0)
+    rest = K - (K.astype(np.float64) / len(K)).sum(axis=0)
+    rest -= np.outer(rest @ along, along) / (along @ along or 1.0)
+    near_one = rest / (np.abs(rest).max() or 1.0)  # float64 holds its squares
+    direction = np.linalg.eigh(near_one.T @ near_one)[1][:, -1]
     # Eigenvectors have an arbitrary sign; this choice gives the same picture every time.
-    height = rest @ direction * np.sign(direction[np.abs(direction).argmax()])
-    return np.asarray(np.ldexp(height, sizes[1]))
+    return np.asarray(rest @ direction * np.sign(direction[np.abs(direction).argmax()]))

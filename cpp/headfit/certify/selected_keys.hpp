@@ -48,8 +48,8 @@ class SelectedKeys {
   explicit SelectedKeys(const SelectionOptions& options) : options_(options) {}
 
   // Chooses among the keys of a row at a position, all others of `keys` being hidden. x[c] is the
-  // score of the key at place(c), rising, -inf where it is masked; ends(c) encloses what a kernel computes, infinite where that may overflow,
-  // and closer(c) does so better.
+  // score of the key at place(c), rising, -inf where it is masked; ends(c) encloses what a kernel
+  // computes, infinite where that may overflow, and closer(c) does so better.
   template <class Place, class Ends, class Closer>
   ChoiceCounts choose(const double* x, Index count, Index keys, Index position, const Place& place,
                       const Ends& ends, const Closer& closer, Choice* to) {

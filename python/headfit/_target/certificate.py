@@ -136,10 +136,10 @@ class Certificate(Proof):
 
         NaN for a certificate about the entries of a matrix.
         """
-        factors = self.scale, self.q_norm, self.k_norm
+        factors = abs(self.scale), self.q_norm, self.k_norm
         if not np.isfinite(factors).all():
-            return abs(math.prod(factors))
-        return float_above(abs(math.prod(map(Fraction, factors))))
+            return math.prod(factors)
+        return float_above(math.prod(map(Fraction, factors), start=Fraction(1)))
 
     @property
     def reached(self) -> str:

@@ -109,11 +109,9 @@ class Sizes:
     def _fit(self, dim: int) -> MapsOfSize:
         passages, closed = self.passages, self.family.closed(dim)
         if dim == passages.dim:  # these maps leave every logit as it is
-            maps = np.vstack([passages.scale * np.eye(dim)] * passages.heads + [np.eye(dim)])
-            candidates = {**closed, DESCENT: maps}
-            return MapsOfSize(
-                maps, 0.0, candidates, DESCENT, self._judged(maps), {"status": "exact"}
-            )
+            maps = np.vstack([*self.family.whole, np.eye(dim)])
+            each = {**closed, DESCENT: maps}
+            return MapsOfSize(maps, 0.0, each, DESCENT, self._judged(maps), {"status": "exact"})
         starts, smaller = dict(closed), dict[str, Maps]()
         if before := max((d for d in self.tried if d < dim), default=0):
             last = self.tried[before]

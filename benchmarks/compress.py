@@ -114,9 +114,10 @@ def trained_heads(threads):
 
 def moments_maps(q, k, dim):
     """Return the maps of least error for the second moments of queries and keys (KQ-SVD)."""
-    from headfit._compress.free_maps import ClosedForm
+    from headfit._compress.free_maps import ClosedForm, roots
 
-    whole = ClosedForm.of([q.T @ q], k.T @ k).maps([SIZE**-0.5 * np.eye(SIZE)], dim)
+    form = ClosedForm((roots(q.T @ q),), roots(k.T @ k))
+    whole = form.maps([SIZE**-0.5 * np.eye(SIZE)], dim)
     return whole[:SIZE], whole[SIZE:]
 
 

@@ -13,7 +13,7 @@ import pytest
 import headfit as hf
 from headfit import _core
 from headfit._base.positions import as_rotary, rope_frequencies
-from headfit._compress.free_maps import ClosedForm
+from headfit._compress.free_maps import ClosedForm, roots
 from headfit._compress.passages import Parts, Passages, common_rotary, cut, moved_by
 from headfit.errors import InputError, NonFiniteError
 
@@ -198,7 +198,7 @@ def kq_svd(q: Any, k: Any, dim: int, scale: float) -> tuple[Any, Any]:
 def test_a_closed_form_is_the_best_of_its_size() -> None:
     rng = RNG(0)
     x, y = rng.normal(size=(50, D)), rng.normal(size=(60, D)) @ rng.normal(size=(D, D))
-    form = ClosedForm.of([x.T @ x], y.T @ y)
+    form = ClosedForm((roots(x.T @ x),), roots(y.T @ y))
     maps = form.maps([0.3 * np.eye(D)], 3)
     products = x @ maps[:D] @ (y @ maps[D:]).T
     u, s, vt = np.linalg.svd(0.3 * x @ y.T, full_matrices=False)  # Eckart and Young
@@ -214,7 +214,7 @@ def test_a_closed_form_is_the_best_of_its_size() -> None:
 
 def test_a_closed_form_of_few_passages() -> None:
     x = RNG(0).normal(size=(3, D))  # less than D directions are seen
-    form = ClosedForm.of([x.T @ x], x.T @ x)
+    form = ClosedForm((roots(x.T @ x),), roots(x.T @ x))
     maps = form.maps([np.eye(D)], 4)
     np.testing.assert_allclose(x @ maps[:D] @ (x @ maps[D:]).T, x @ x.T, atol=1e-10)
 

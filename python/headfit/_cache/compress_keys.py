@@ -152,10 +152,7 @@ def compress_keys(
 
 
 class _Layer(Passages):
-    """A layer in some passages."""
-
     def core(self) -> Any:
-        """Return the passages that are fitted, and after them those that choose."""
         positions = self.turns(max(a.m for a in self.attentions))
         fitted = self.part(self.parts.calibration)
         of_keys = spectrum([_flat_keys(a.K, positions)[existing_keys(a)] for a in fitted])
@@ -164,7 +161,6 @@ class _Layer(Passages):
         )
 
     def result(self, fit: Any, threads: int) -> CompressedKeys:
-        """Judge maps on the held-out passages, or on the only one."""
         bits, (encode, decode, mean), start, loss, seconds = fit
         found = CompressedKeys(
             encode, decode, mean[0], tuple(bits) or None, self.key_heads, self.position,

@@ -120,13 +120,12 @@ def compress_values(
         ]
         of_values = spectrum([side_by_side(values[i]) for i in parts.calibration], weights)
         each, (encode, decode, mean) = _core.principal_latents(of_values, options)
-        return _judged(
-            CompressedValues(
-                encode, decode, mean[0], tuple(each) or None, passages.key_heads, None,
-                **vars(parts), seconds=time.perf_counter() - started,
-            ),
-            [(passages.attentions[i], values[i]) for i in parts.judging], threads,
+        result = CompressedValues(
+            encode, decode, mean[0], tuple(each) or None, passages.key_heads, None,
+            **vars(parts), seconds=time.perf_counter() - started,
         )  # fmt: skip
+        judging = [(passages.attentions[i], values[i]) for i in parts.judging]
+        return _judged(result, judging, threads)
 
     each = of_each(of_each(layers, "layer", checked), "layer", found)
     return CompressedLayerValues(each, time.perf_counter() - begun)
@@ -134,7 +133,6 @@ def compress_values(
 
 @np.errstate(over="ignore")
 def _checked(given: Any, shares: Any, seed: int) -> tuple[Passages, list[FloatArray]]:
-    """Return the passages of a layer, and its values in float32."""
     pairs = given if isinstance(given, (list, tuple)) else [given]
     if not all(
         isinstance(pair, (list, tuple)) and len(pair) == 2 and not isinstance(pair[0], np.ndarray)

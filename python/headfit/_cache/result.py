@@ -14,7 +14,7 @@ from headfit._base.arrays import as_float_array, check_finite, round_to
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import named, plain_dict
 from headfit._cache.packing import Packing
-from headfit._cache.stored import Stored, StoredByName, check_position, write
+from headfit._cache.stored import Stored, StoredByName, check_position
 from headfit._compress.maps import check_same
 from headfit._compress.passages import FromPassages
 from headfit._shrink.result import Each
@@ -41,8 +41,7 @@ class Latents(FromPassages, Stored):
     def packing(self) -> Packing:
         """How tokens become bytes."""
         kind, frequencies = self.position or ("", None)
-        maps = named(self, *self._tensors).values()
-        encode, decode, mean = (np.atleast_2d(x).copy() for x in maps)
+        encode, decode, mean = (np.atleast_2d(getattr(self, x)).copy() for x in self._tensors)
         store = _core.TokenStore((encode, decode, mean), self.bits or (), self.key_heads)
         return Packing(
             store, decode, mean[0],
@@ -118,8 +117,7 @@ class Latents(FromPassages, Stored):
         if not is_bytes or stored.ndim != 2 or stored.shape[1] != width:
             raise InputError(f"stored must be uint8 of shape (n, {width}); got {shown(stored)}")
         table = packing.table(np.arange(first, first + len(stored)))
-        bytes = np.ascontiguousarray(stored)
-        return np.asarray(packing.unpack(bytes, table, thread_count(num_threads)))
+        return np.asarray(packing.unpack(stored, table, thread_count(num_threads)))
 
     def tensors(self, weights: Any = None) -> dict[str, NDArray[Any]]:
         """Return the maps by name, and folded into the weights of the layer if these come.
@@ -145,10 +143,9 @@ class Latents(FromPassages, Stored):
             tensors["bits"] = np.array(self.bits, np.int8)
         if weights is not None:
             w = as_float_array(weights, "weights")
-            if w.ndim != 2 or w.shape[1] != len(self.mean):
-                raise InputError(
-                    f"weights must have shape (width, {len(self.mean)}); got {w.shape}"
-                )
+            size = len(self.mean)
+            if w.ndim != 2 or w.shape[1] != size:
+                raise InputError(f"weights must have shape (width, {size}); got {w.shape}")
             tensors["W_latent"] = round_to(w.astype(float) @ self.encode, "float32", "W_latent")
             tensors["b_latent"] = -self.mean @ self.encode
         return tensors
@@ -165,7 +162,7 @@ class Latents(FromPassages, Stored):
         ImportError
             Without the package safetensors, where the suffix asks for it.
         """
-        write(path, self, self.tensors(weights), self._about)
+        self._write(path, self.tensors(weights), self._about)
 
     def _check(self) -> None:
         width, rank = self.mean.size, len(self.decode)

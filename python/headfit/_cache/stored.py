@@ -1,8 +1,7 @@
 """Results with maps that are kept in files: of one key head or layer, or of several by name."""
 
 import json
-from collections.abc import Callable
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -12,11 +11,45 @@ from headfit._fit.storage import read_head, record
 from headfit._shrink.result import Each, Result, ResultByName
 from headfit.errors import InputError
 
-Made = TypeVar("Made")
+
+class InFile(Result):
+    """A result that is kept in a file: tensors, beside a text from which `_of` makes the others."""
+
+    @classmethod
+    def _of(cls, about: dict[str, Any], arrays: Arrays) -> Self:
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, path: Any) -> Self:
+        """Read what `save` wrote, from a ``.safetensors`` or ``.npz`` file.
+
+        Raises
+        ------
+        MissingFileError, FileError
+            Where there is no such file, or it cannot be opened.
+        InputError
+            For another suffix or content. Pickled content is never read.
+        ImportError
+            Without the package safetensors, where the suffix asks for it.
+        """
+        arrays, text = read_head(path, "path", f"saved {cls.__name__}")
+        try:
+            about = json.loads(str(text))
+            if (held := about.pop("is", "something else")) != cls.__name__:
+                raise ValueError(f"it holds {held!s:.80}")
+            return cls._of(about, arrays)
+        except Exception as error:  # changed bytes may raise errors of any class
+            kind = "" if isinstance(error, (ValueError, InputError)) else f"{type(error).__name__} "
+            raise InputError(f"path: {path} is no saved {cls.__name__}: {kind}{error}") from error
+
+    def _write(self, path: Any, tensors: Arrays, about: dict[str, Any]) -> None:
+        known = {"is": type(self).__name__, **about}
+        text = json.dumps(known, default=lambda x: x.tolist() if hasattr(x, "tolist") else vars(x))
+        write_head(path, tensors, text, "float32")
 
 
-class Stored(Result):
-    """A result whose maps are tensors of a file, beside a text with its other fields."""
+class Stored(InFile):
+    """A result whose maps are the tensors of its file."""
 
     _tensors: ClassVar[tuple[str, ...]]
 
@@ -38,23 +71,8 @@ class Stored(Result):
         result._check()
         return result
 
-    @classmethod
-    def load(cls, path: Any) -> Self:
-        """Read what `save` wrote, from a ``.safetensors`` or ``.npz`` file.
 
-        Raises
-        ------
-        MissingFileError, FileError
-            Where there is no such file, or it cannot be opened.
-        InputError
-            For another suffix or content. Pickled content is never read.
-        ImportError
-            Without the package safetensors, where the suffix asks for it.
-        """
-        return _read(cls, path, lambda arrays, about: cls._of(about, arrays))
-
-
-class StoredByName(ResultByName[Each]):
+class StoredByName(ResultByName[Each], InFile):
     """Results that are kept in one file: the tensors of the first as "0.P_k", and so on."""
 
     seconds: float
@@ -86,40 +104,16 @@ class StoredByName(ResultByName[Each]):
             if not all(isinstance(part, (str, int)) for part in parts):
                 raise InputError(f"names must be texts, ints, or tuples of these; got {name!r}")
         about = [one._about for one in each.values()]
-        write(path, self, tensors, {"names": list(each), "each": about, "seconds": self.seconds})
+        self._write(path, tensors, {"names": list(each), "each": about, "seconds": self.seconds})
 
     @classmethod
-    def load(cls, path: Any) -> Self:
-        """Read what `save` wrote; errors are those of `load` of a single one."""
-
-        def made(arrays: Arrays, about: dict[str, Any]) -> Any:
-            names = [tuple(x) if isinstance(x, list) else x for x in about.pop("names")]
-            each = [cls._kind._of(x, arrays, f"{at}.") for at, x in enumerate(about.pop("each"))]
-            return record(cls, {cls._field: dict(zip(names, each, strict=True)), **about})
-
-        return _read(cls, path, made)
+    def _of(cls, about: dict[str, Any], arrays: Arrays) -> Self:
+        names = [tuple(x) if isinstance(x, list) else x for x in about.pop("names")]
+        each = [cls._kind._of(x, arrays, f"{at}.") for at, x in enumerate(about.pop("each"))]
+        return record(cls, {cls._field: dict(zip(names, each, strict=True)), **about})
 
 
 def check_position(position: Any, size: int) -> None:
     """Raise an error unless a file's position is None or rotary, with frequencies that fit."""
     if position is not None and as_rotary(position, size) is None:
         raise ValueError(f"position must be rotary; got {position!r:.80}")
-
-
-def write(path: Any, result: Result, tensors: Arrays, about: dict[str, Any]) -> None:
-    """Write tensors and fields of a result to a file."""
-    known = {"is": type(result).__name__, **about}
-    text = json.dumps(known, default=lambda x: x.tolist() if isinstance(x, np.ndarray) else vars(x))
-    write_head(path, tensors, text, "float32")
-
-
-def _read(kind: type[Made], path: Any, made: Callable[[Arrays, dict[str, Any]], Made]) -> Made:
-    arrays, text = read_head(path, "path", f"saved {kind.__name__}")
-    try:
-        about = json.loads(str(text))
-        if (held := about.pop("is", "something else")) != kind.__name__:
-            raise ValueError(f"it holds {held!s:.80}")
-        return made(arrays, about)
-    except Exception as error:  # changed bytes may raise errors of any class
-        reason = "" if isinstance(error, (ValueError, InputError)) else f"{type(error).__name__} "
-        raise InputError(f"path: {path} is no saved {kind.__name__}: {reason}{error}") from error

@@ -63,15 +63,13 @@ class Demo(NamedTuple):
     @property
     def figures(self) -> dict[str, Any]:
         """All that there is to say, for JSON."""
+        rows = [{"pattern": x.name, **x.target.to_dict(), **x.fit.to_dict()} for x in self.rows]
         return {
             "holds": all(row.fit.certificate.holds for row in self.rows),
             "untouched": self.hashes[0] == self.hashes[1],
             "weights": self.hashes,
             "seconds": self.seconds,
-            "patterns": [
-                {"pattern": row.name, **row.target.to_dict(), **row.fit.to_dict()}
-                for row in self.rows
-            ],
+            "patterns": rows,
         }
 
     @property

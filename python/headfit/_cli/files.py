@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 import headfit as hf
 from headfit._attention.head_table import ModelTable
 from headfit._attention.heads import single_heads
-from headfit._base.arrays import is_sparse
 from headfit._base.files import load_arrays, replace_file
 from headfit._cli.command import Call, kind, numbers, option, options_of
 from headfit._cli.streams import DASH
@@ -81,13 +80,6 @@ def logit_arguments(arrays: dict[str, NDArray[Any]], call: Call) -> dict[str, An
         if name == "mask" and isinstance(options[name], str):
             options[name] = kind(options[name])
     return options
-
-
-def mask_as_array(mask: Any) -> NDArray[Any]:
-    """Return a mask as `logit_arguments` reads it: dense, or in the words of --mask."""
-    if isinstance(mask, tuple):
-        mask = f"{mask[0]}:{','.join(map(str, np.ravel(mask[1])))}"
-    return mask.toarray() if is_sparse(mask) else np.array(mask)
 
 
 def attention_of(known: Any, call: Call) -> hf.Attention:

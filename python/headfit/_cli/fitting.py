@@ -103,13 +103,9 @@ def certify(call: Call) -> Outcome:
     head = read(call.pop("head"), "head", "a saved head")
     target = read_target(call, head.mask)
     call.say(f"certifying {target.n} x {target.n} entries")
-    certificate = hf.certify(
-        target,
-        head.attention,
-        tolerances=dataclasses.replace(head.tolerances, **call.take(TOLERANCES)),
-        kernel=call.pop("kernel", head.certificate.kernel),
-        **call,
-    )
+    tolerances = dataclasses.replace(head.tolerances, **call.take(TOLERANCES))
+    kernel = call.pop("kernel", head.certificate.kernel)
+    certificate = hf.certify(target, head.attention, tolerances=tolerances, kernel=kernel, **call)
     return Outcome({"dim": head.dim, **certificate.to_dict()}, str(certificate), certificate.holds)
 
 
@@ -201,7 +197,6 @@ def _read_files(call: Call) -> None:
 
 
 def _make(kind: str, call: Call) -> Outcome:
-    """Write a pattern to a file."""
     file = call.pop("output")
     call.say(f"making {kind}")
     _read_files(call)

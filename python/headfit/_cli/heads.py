@@ -9,6 +9,7 @@ import numpy as np
 import headfit as hf
 from headfit._attention.head_table import ModelTable
 from headfit._attention.logits import LogitOptions
+from headfit._base.arrays import is_sparse
 from headfit._base.display import named
 from headfit._base.files import FORMATS, save_arrays
 from headfit._cli import files
@@ -73,8 +74,10 @@ def shrink(call: Call) -> Outcome:
         call["curve_dims"] = ()  # no curve is drawn
     small = hf.shrink(head, **call)
     arrays = {"Q": small.Q, "K": small.K, "scale": np.array(small.scale)}
-    if small.mask is not None:
-        arrays["mask"] = files.mask_as_array(small.mask)
+    if isinstance(small.mask, tuple):  # in the words of --mask, as files have it
+        arrays["mask"] = np.array(f"{small.mask[0]}:{','.join(map(str, np.ravel(small.mask[1])))}")
+    elif small.mask is not None:
+        arrays["mask"] = small.mask.toarray() if is_sparse(small.mask) else np.array(small.mask)
     call.files.write(file, partial(save_arrays, arrays=arrays))
     text = files.draw(call, picture, hf.plot.curve, small)
     return outcome(file, small, small.reached, text, picture=picture)
@@ -92,7 +95,6 @@ ROTATED = BY_NAME["position"] | {
 
 
 def _passages(call: Call) -> dict[str, Any]:
-    """Return Q, K and the options of the file of passages."""
     return files.logit_arguments(files.read(call.pop("file"), "file", "Q and K"), call)
 
 

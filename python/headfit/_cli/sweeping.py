@@ -62,7 +62,6 @@ def sweep(call: Call) -> Outcome:
 
 
 def _connected(address: str) -> Any:
-    """Return a client of the Dask scheduler at an address."""
     missing = ImportError("a cluster needs Dask: pip install 'headfit[sweep]'")
     distributed = optional("distributed", missing)
     comm = distributed.comm

@@ -16,10 +16,11 @@ from headfit import _core
 from headfit._attention.attention import HeadLike
 from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
 from headfit._base.arguments import as_count, check_between
+from headfit._base.arrays import round_to
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, PositionLike, Seed
 from headfit._compress.free_maps import FORMS, FreeMaps
-from headfit._compress.maps import Closeness, Maps, StoredMaps
+from headfit._compress.maps import Closeness, Maps, StoredMaps, split
 from headfit._compress.passages import Passages, attentions_of, checked_shares, of_each
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._shrink import descent
@@ -72,7 +73,6 @@ class Sizes:
         return FreeMaps(self.passages, self._loss(self.parts.calibration))
 
     def _loss(self, places: NDArray[np.intp]) -> _core.CompressLoss:
-        """Return the mean divergence on some passages."""
         passages = [attention.core for attention in self.passages.part(places)]
         return _core.CompressLoss(passages, self.running.threads)
 
@@ -109,11 +109,9 @@ class Sizes:
     def _fit(self, dim: int) -> MapsOfSize:
         passages, closed = self.passages, self.family.closed(dim)
         if dim == passages.dim:  # these maps leave every logit as it is
-            maps = np.vstack([passages.scale * np.eye(dim)] * passages.heads + [np.eye(dim)])
-            candidates = {**closed, DESCENT: maps}
-            return MapsOfSize(
-                maps, 0.0, candidates, DESCENT, self._judged(maps), {"status": "exact"}
-            )
+            maps = np.vstack([*self.family.whole, np.eye(dim)])
+            each = {**closed, DESCENT: maps}
+            return MapsOfSize(maps, 0.0, each, DESCENT, self._judged(maps), {"status": "exact"})
         starts, smaller = dict(closed), dict[str, Maps]()
         if before := max((d for d in self.tried if d < dim), default=0):
             last = self.tried[before]
@@ -121,12 +119,14 @@ class Sizes:
             smaller[f"{SMALLER}{before}"] = np.pad(last.maps, ((0, 0), (0, dim - before)))
         loss, threads = self.family.loss, self.running.threads
         first = min(starts, key=lambda name: loss.value(starts[name], threads))
-        maps, chosen, kl, report = self.family.descend(starts[first], self.judge, self.running)
-        candidates = {**closed, DESCENT: chosen, **smaller}
+        limits = _core.DescentLimits(**self.running.limits())
+        # The maps of the least loss, and of all steps those with the least loss of the judge.
+        maps, chosen, kl, report = loss.fit(self.judge, starts[first], limits, threads)
+        candidates = {**closed, DESCENT: self.family.nearest.balanced(chosen), **smaller}
         distances = {name: self._judged(maps) for name, maps in candidates.items()}
         taken = min(distances, key=lambda name: distances[name].tv_mean)
-        report |= {"start": first, "kl": kl}
-        return MapsOfSize(maps, kl[1], candidates, taken, distances[taken], report)
+        report |= {"start": first, "kl": kl[[0, -1]].tolist()}
+        return MapsOfSize(maps, float(kl[-1]), candidates, taken, distances[taken], report)
 
     def _judged(self, maps: Maps, places: NDArray[np.intp] | None = None) -> Closeness:
         """Return how close stored maps are in float64, by default on the passages that choose."""
@@ -137,7 +137,10 @@ class Sizes:
         return Closeness.of(kl[attends], tv[attends])
 
     def _stored(self, maps: Maps) -> StoredMaps:
-        return StoredMaps.of(maps, self.passages.lead, self.running.dtype)
+        dtype = self.running.dtype
+        p_q, p_k = split(maps, self.passages.heads)
+        p_q = p_q if self.passages.lead else p_q[0]
+        return StoredMaps(round_to(p_q, dtype, "P_q"), round_to(p_k, dtype, "P_k"), dtype)
 
     def result(self, tv: float | None) -> Compressed:
         """Read the held-out passages, and return the maps with curves of all sizes."""

@@ -1,4 +1,4 @@
-"""Maps with any numbers: closed forms, and the descent of the core.
+"""Maps with any numbers: closed forms, and what a descent starts from.
 
 Closed forms are truncated SVDs between square roots of second moments. Each is the least sum of
 squares of ``q^T (scale I - P_q P_k^T) k`` over independent q and k with certain second moments C_q
@@ -8,7 +8,6 @@ P_k = C_k^(-1/2) V S^(1/2). They differ in the second moment of the keys.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._compress.maps import Maps, split
 from headfit._compress.passages import Passages
-from headfit._shrink.descent import Running
 
 Moment = NDArray[np.float64]
 
@@ -43,11 +41,6 @@ class ClosedForm:
     queries: tuple[tuple[Moment, Moment], ...]  # roots of each query head
     keys: tuple[Moment, Moment]
 
-    @classmethod
-    def of(cls, queries: Sequence[Moment], keys: Moment) -> Self:
-        """Take the roots of the moments."""
-        return cls(tuple(roots(q) for q in queries), roots(keys))
-
     def maps(self, products: Sequence[Moment], dim: int) -> Maps:
         """Return the best maps of a size for matrices W, one per query head: P_q P_k^T = W."""
         key_root, key_inverse = self.keys
@@ -73,7 +66,7 @@ class ClosedForm:
 
 
 class FreeMaps:
-    """Maps with any numbers: their closed forms, and how they are descended."""
+    """Maps with any numbers: their closed forms, and where a descent starts."""
 
     def __init__(self, passages: Passages, loss: _core.CompressLoss) -> None:
         self.loss, self.dim = loss, passages.dim
@@ -99,15 +92,3 @@ class FreeMaps:
         silent = extended.copy()
         silent[: -self.dim, maps.shape[1] :] = 0
         return {"extended": extended, "silent": silent}
-
-    def descend(
-        self, start: Maps, judge: _core.CompressLoss | None, running: Running
-    ) -> tuple[Maps, Maps, list[float], dict[str, Any]]:
-        """Descend the loss of the calibration passages by the core.
-
-        Return the maps of the least loss, of the steps those with the least loss on the passages of
-        the judge, the losses at the start and at the end, and how it went.
-        """
-        limits = _core.DescentLimits(**running.limits())
-        maps, judged, history, report = self.loss.fit(judge, start, limits, running.threads)
-        return maps, self.nearest.balanced(judged), history[[0, -1]].tolist(), report

@@ -34,13 +34,6 @@ class StoredMaps(NamedTuple):
     P_k: FloatArray
     dtype: str
 
-    @classmethod
-    def of(cls, maps: Maps, lead: tuple[int, ...], dtype: str) -> Self:
-        """Round maps to the numbers of a dtype."""
-        p_q, p_k = split(maps, lead[0] if lead else 1)
-        p_q = p_q if lead else p_q[0]
-        return cls(round_to(p_q, dtype, "P_q"), round_to(p_k, dtype, "P_k"), dtype)
-
     def smaller(self, attention: Attention) -> Attention:
         """Return the smaller head in a passage.
 

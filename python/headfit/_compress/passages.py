@@ -322,26 +322,24 @@ def moved_by(count: int, attention: Attention, rotary: Rotary | None) -> Attenti
 
 def check_same_head(passages: Sequence[Attention]) -> None:
     """Raise an InputError unless passages have the same head size, heads, scale and so on."""
-    first = _what_a_head_has(passages[0])
+    first: dict[str, Any] = {}
     for i, attention in enumerate(passages):
-        for name, value in _what_a_head_has(attention).items():
+        # No sink is one of -inf for each query head.
+        sinks = np.asarray(-np.inf if attention.sinks is None else attention.sinks, np.float64)
+        own = {
+            "head size": attention.dim,
+            "query heads": attention.lead,
+            "scale": attention.scale,
+            "softcap": attention.softcap,
+            "sinks": np.broadcast_to(sinks, attention.lead).tolist(),
+        }
+        first = first or own
+        for name, value in own.items():
             if value != first[name]:
                 raise InputError(
                     f"passages must be of one head; passage {i} has {name} {value}, "
                     f"passage 0 has {first[name]}"
                 )
-
-
-def _what_a_head_has(attention: Attention) -> dict[str, Any]:
-    """Return what is the same in all passages; no sink is one of -inf for each query head."""
-    sinks = np.asarray(-np.inf if attention.sinks is None else attention.sinks, np.float64)
-    return {
-        "head size": attention.dim,
-        "query heads": attention.lead,
-        "scale": attention.scale,
-        "softcap": attention.softcap,
-        "sinks": np.broadcast_to(sinks, attention.lead).tolist(),
-    }
 
 
 def as_dtype(attention: Attention, dtype: Any) -> Attention:

@@ -10,7 +10,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.heads import existing_keys
 from headfit._base.machine import require_memory
 from headfit._base.positions import as_rotary, turn
-from headfit._compress.free_maps import ClosedForm, Moment
+from headfit._compress.free_maps import ClosedForm, Moment, roots
 from headfit._compress.passages import Passages, with_shared_keys
 from headfit.errors import InputError
 
@@ -79,7 +79,8 @@ class Group(Passages):
         read = [*np.repeat(scale * of_key_heads, self.heads // self.key_heads, axis=0)]
         components = np.linalg.eigh(plain)[1][:, ::-1]
         loki = np.vstack([x @ components for x in read] + [components])
-        kq = ClosedForm.of([*self._averaged(queries)], centred).maps(read, self.width)
+        of_queries = tuple(map(roots, self._averaged(queries)))
+        kq = ClosedForm(of_queries, roots(centred)).maps(read, self.width)
         return {"kq-svd": kq.astype(np.float32), "loki": loki.astype(np.float32)}
 
     def _averaged(self, moments: Moment) -> Moment:

@@ -17,10 +17,9 @@ from headfit._base.types import PositionLike, Seed
 from headfit._compress.maps import split
 from headfit._compress.passages import checked_shares, given_alone, of_each
 from headfit._fit.learned import effort_steps
-from headfit._index.formats import DTYPES
 from headfit._index.group import Group, of_one_group
 from headfit._index.indexes import Indexes
-from headfit._index.quality import IndexCurve
+from headfit._index.quality import DTYPES, IndexCurve
 from headfit._index.result import Index
 from headfit._selection.certify_selection import FORMS
 from headfit._shrink.descent import Running, checked_sizes
@@ -217,9 +216,8 @@ def index(
                 start_loss=start_loss, loss=loss, seconds=seconds,
             )  # fmt: skip
             for count in counted:
-                curves[name][size, kind, count] = _judged(
-                    replace(result, keys=count), group, start, run.threads
-                )
+                own = replace(result, keys=count)
+                curves[name][size, kind, count] = _judged(own, group, start, run.threads)
             if name in found:
                 continue
             if bound is not None:
@@ -237,8 +235,8 @@ def index(
                     result = replace(result, reached=False)
             at = curves[name].get((size, kind, keys)) or _judged(result, group, start, run.threads)
             found[name] = replace(at, reached=result.reached)
-    for name, own in curves.items():
-        points = {at: {"finds": own[at].quality, **own[at].others} for at in places}
+    for name, curve in curves.items():
+        points = {at: {"finds": curve[at].quality, **curve[at].others} for at in places}
         found[name] = replace(found[name], curve=IndexCurve(points) if points else None)
     several = Indexes({name: found[name] for name in groups}, time.perf_counter() - begun)
     return several if isinstance(passages, Mapping) else found[None]

@@ -1,4 +1,4 @@
-"""How good indexes are: of one key head, of several, and of several sizes and formats."""
+"""How good indexes are: of one key head, of several, and of several sizes and formats of a key."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,10 +10,17 @@ from numpy.typing import NDArray
 
 from headfit._base.display import Figures, Pictured, Shown, plain_dict, text_table
 from headfit._compress.maps import PARTS, by_eighths
-from headfit._index.formats import key_bytes
 
 FIGURES = ("share_mean", "share_05", "share_01", "share_worst", "gain", "recall", "heaviest", "kl")
 COLUMNS = ("dtype", "dim", "keys", "way", "bytes", *FIGURES)
+# The bits of a number that an index stores; with 8 and fewer a key has a scale of 16 bits.
+DTYPES = {"float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8, "int4": 4}
+
+
+def key_bytes(dim: int, dtype: str) -> float:
+    """Return what is stored of a key, in bytes, its scale included."""
+    bits = DTYPES[dtype]
+    return bits * dim / 8 + (2 if bits <= 8 else 0)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -18,14 +18,13 @@ from headfit._base.display import plain_dict
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import KernelLike
 from headfit._base.types import Seed
-from headfit._cache.stored import Stored, check_position, write
+from headfit._cache.stored import Stored, check_position
 from headfit._compress.maps import StoredMaps, check_same, warn_beyond
 from headfit._compress.passages import FromPassages, given_alone, rotated_float32
 from headfit._fit.fit import fit
 from headfit._fit.result import Fit
-from headfit._index.formats import DTYPES, key_bytes
 from headfit._index.group import of_one_group
-from headfit._index.quality import IndexCurve, IndexQuality
+from headfit._index.quality import DTYPES, IndexCurve, IndexQuality, key_bytes
 from headfit._selection.certify_selection import FORMS, SelectionCertificate, certify_selection
 from headfit.errors import InputError
 
@@ -219,12 +218,10 @@ class Index(FromPassages, Stored):
             For arguments that do not fit.
         """
         count, threads = self._count(keys), thread_count(num_threads)
-        judged, lengths = [], []
-        for place, passage in enumerate(given_alone(passages)):
-            own = self._passage(passage, None, {}, place)
-            lengths.append(own.m)
-            judged.append(_core.judge_index(own.core, *self._for_core, count, threads))
-        return IndexQuality.of(judged, lengths, count - self.window - self.first)
+        read = (self._passage(x, None, {}, at) for at, x in enumerate(given_alone(passages)))
+        judged = [(_core.judge_index(x.core, *self._for_core, count, threads), x.m) for x in read]
+        measured, lengths = zip(*judged, strict=True)
+        return IndexQuality.of(measured, lengths, count - self.window - self.first)
 
     @standard_arithmetic()
     def limits(
@@ -391,7 +388,7 @@ class Index(FromPassages, Stored):
                     f"certificate must be of a selection by this index; got {shown(certificate)}"
                 )
             about["certificate"] = certificate.to_dict()
-        write(path, self, self.tensors(W_Q, W_K), about)
+        self._write(path, self.tensors(W_Q, W_K), about)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""
@@ -417,11 +414,9 @@ class Index(FromPassages, Stored):
     def _count(self, keys: int | None) -> int:
         return as_count(self.keys if keys is None else keys, "keys", self.window + self.first + 1)
 
-    def _select(
-        self, attention: Attention, count: int, num_threads: int | None
-    ) -> NDArray[np.int32]:
+    def _select(self, attention: Attention, count: int, threads: int | None) -> NDArray[np.int32]:
         require_memory(4 * attention.n * count, f"a result with keys={count}")
-        return _core.select_keys(attention.core, *self._for_core, count, thread_count(num_threads))
+        return _core.select_keys(attention.core, *self._for_core, count, thread_count(threads))
 
     def _passage(self, Q: Any, K: Any, options: dict[str, Any], place: int = 0) -> Attention:
         """Return a passage in float32, with positions applied; warn where it is too long."""

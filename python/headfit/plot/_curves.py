@@ -8,9 +8,8 @@ import numpy as np
 
 from headfit._base.arguments import as_finite, shown
 from headfit._compress.result import Compressed
-from headfit._index.formats import key_bytes
 from headfit._index.indexes import Indexes
-from headfit._index.quality import IndexCurve
+from headfit._index.quality import IndexCurve, key_bytes
 from headfit._index.result import Index
 from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit.errors import InputError

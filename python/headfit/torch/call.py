@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._base.arrays import as_stored_array
+from headfit._base.masks import masks_agree
 from headfit.errors import CaptureError
 from headfit.torch.observed import ObservedCall
 
@@ -217,7 +218,9 @@ def _visible(allowed: Any, rows: Bools | None, shape: tuple[int, int, int], own:
     common = None if longest is None else _form_of(longest)
 
     def named(part: Passage) -> Passage:
-        return part._replace(mask=common if _has_form(part.mask, common) else _form_of(part.mask))
+        heads, *own = part.mask.shape
+        alike = not isinstance(common, np.ndarray) and masks_agree(part.mask, common, own, (heads,))
+        return part._replace(mask=common if alike else _form_of(part.mask))
 
     passages = tuple(part and named(part) for part in parts)
     key_mask = np.zeros((batch, m), bool)
@@ -249,24 +252,6 @@ def _passage(allowed: Bools, rows: Bools, own: bool) -> Passage | None:
     return Passage(queries, keys, allowed[:, queries, keys])
 
 
-def _band(n: int, m: int, left: int, right: int) -> Bools:
-    """Return where keys are at most `left` places before a query and `right` after it."""
-    inside = np.tri(n, m, m - n + right, dtype=bool)
-    inside &= ~np.tri(n, m, m - n - left - 1, dtype=bool)
-    return inside
-
-
-def _has_form(allowed: Bools, form: Any) -> bool:
-    """Return whether a mask of shape (1 or heads, n, m) says the same as None or a name."""
-    n, m = allowed.shape[1:]
-    if form is None:
-        return bool(allowed.all())
-    if isinstance(form, np.ndarray):
-        return False
-    left, right = (m, 0) if form == "causal" else form[1]
-    return bool((allowed == _band(n, m, left, right)).all())
-
-
 def _form_of(allowed: Bools) -> Any:
     """Return a mask of shape (1 or heads, n, m) as None, "causal" or a window where it is one."""
     n, m = allowed.shape[1:]
@@ -277,8 +262,9 @@ def _form_of(allowed: Bools) -> Any:
         position = np.arange(n) + m - n
         left = int((position - one.argmax(axis=-1)).max())
         right = int((m - 1 - one[:, ::-1].argmax(axis=-1) - position).max())
-        if left >= 0 and right >= 0 and (one == _band(n, m, left, right)).all():
-            return "causal" if right == 0 and left == m - 1 else ("window", (left, right))
+        window = "window", (left, right)
+        if left >= 0 and right >= 0 and masks_agree(one, window, (n, m)):
+            return "causal" if right == 0 and left == m - 1 else window
     return allowed
 
 

@@ -143,7 +143,6 @@ def capture(
 
 
 def _named_layers(layers: Any) -> frozenset[str | int] | None:
-    """Return checked names and numbers of layers."""
     if layers is None:
         return None
     if isinstance(layers, (str, bytes)) or not hasattr(layers, "__iter__"):

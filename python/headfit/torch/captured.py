@@ -115,7 +115,6 @@ class CapturedHeads:
         return tuple(self._layers.values())
 
     def _wanted(self) -> list[CapturedLayer]:
-        """Return the layers whose calls are to be kept."""
         names = self._keep_layers
         return [x for at, x in enumerate(self.layers) if names is None or {at, x.name} & names]
 

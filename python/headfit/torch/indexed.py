@@ -98,7 +98,6 @@ class _Selecting(Recorder):
     def take(
         self, layer: str, module: Any, function: Any, args: Any, kwargs: Any, kind: str | None
     ) -> Any:
-        """Call a layer's own function, of a layer with indexes with a mask of what they select."""
         if layer not in self.indexes:
             return function(*args, **kwargs)
         count_call(self.calls, layer, function, "mask")

@@ -91,18 +91,16 @@ def observed_call(
     return read(layer, module, args, kwargs)
 
 
-def transformers_call(
-    layer: str, module: Any, implementation: Any, args: Any, kwargs: Any
-) -> ObservedCall:
+def transformers_call(layer: str, module: Any, kind: Any, args: Any, kwargs: Any) -> ObservedCall:
     """Return the attention of a call of one of the functions that layers of transformers use."""
-    if implementation not in ("eager", "sdpa"):
+    if kind not in ("eager", "sdpa"):
         raise CaptureError(
-            f"{layer}: the attention implementation {implementation!r} is not captured; load the "
+            f"{layer}: the attention implementation {kind!r} is not captured; load the "
             "model with attn_implementation='sdpa' or 'eager'"
         )
     if len(args) > len(_PLACES):
         raise CaptureError(f"{layer}: expected four positional arguments; got {len(args)}")
-    given = by_name(implementation, args, kwargs)
+    given = by_name(kind, args, kwargs)
     others = given.keys() - {*_PLACES, *_OPTIONS.values(), "is_causal"} - _WITHOUT_EFFECT
     unknown = sorted(k for k in others if given[k] is not None and given[k] is not False)
     if unknown:
@@ -111,7 +109,7 @@ def transformers_call(
         )
     seen = {name: given[name] for name in _PLACES[:3]}
     seen |= {name: given.get(theirs) for name, theirs in _OPTIONS.items()}
-    if implementation == "sdpa":  # the library's function for it does less, and more
+    if kind == "sdpa":  # the library's function for it does less, and more
         for option in ("softcap", "sinks"):
             if seen[option] is not None:
                 raise CaptureError(
@@ -198,8 +196,7 @@ def heads_of_output(function: Any, args: Any, kwargs: Any) -> Any:
     bound = _bound(args, kwargs)
     given, weight = bound.arguments, bound.arguments["out_proj_weight"]
     given.update(out_proj_weight=torch.eye(weight.shape[1]).to(weight), out_proj_bias=None)
-    output, _ = function(*bound.args, **bound.kwargs)
-    return _by_heads(output, given["num_heads"])
+    return _by_heads(function(*bound.args, **bound.kwargs)[0], given["num_heads"])
 
 
 def _bound(args: Any, kwargs: Any) -> inspect.BoundArguments:

@@ -14,8 +14,7 @@ from headfit.errors import CaptureError, InputError
 
 def stored(x: Any, name: str, ndim: int = 2) -> arrays.FloatArray:
     """Return a tensor, or an array, as an array on the CPU, without a copy if it is there."""
-    own = x.detach().cpu() if isinstance(x, torch.Tensor) else x
-    return arrays.as_stored_array(own, name, ndim=ndim)
+    return arrays.as_stored_array(x.cpu() if isinstance(x, torch.Tensor) else x, name, ndim=ndim)
 
 
 def _project(heads: int, **given: Any) -> arrays.FloatArray:

@@ -62,7 +62,6 @@ def write_report(table: ModelTable, first: list[list[Any]], path: Any, title: st
 
 
 def _sentences(table: ModelTable) -> Iterator[str]:
-    """Yield what a table says about a model, in plain words."""
     numbers = table.numbers
     yield (
         f"The model has {len(table)} heads in {len(table.distances)} attention layers. Statistics "
@@ -97,7 +96,6 @@ def _named(table: ModelTable, heads: Any, values: Any, form: str) -> str:
 
 
 def _figures(first: list[list[Any]], table: ModelTable) -> Iterator[tuple[str, Any]]:
-    """Yield the names of the pictures, and their figures."""
     import matplotlib.pyplot as pyplot
 
     if first and len({len(layer) for layer in first}) == 1:

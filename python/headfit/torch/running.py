@@ -112,7 +112,6 @@ class Running(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
             self.here.inside = before
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return the result of a function, of an attention by way of `take`."""
         kwargs = kwargs or {}
         taken = func is F.scaled_dot_product_attention or func is F.multi_head_attention_forward
         if not taken or self.here.inside or not self.here.frames:

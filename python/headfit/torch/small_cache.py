@@ -119,7 +119,7 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
                     )
                 of_layers.setdefault(number, {})["keys" if part == "found" else part] = own
         for number, parts in of_layers.items():
-            self.layers[number] = LatentLayer(parts, noted)
+            self.layers[number] = _LatentLayer(parts, noted)
         if position[0]:
             hook = rotary[0].register_forward_pre_hook(_Note(noted), with_kwargs=True)
             weakref.finalize(noted, hook.remove)
@@ -169,7 +169,7 @@ class _Note:
             noted.ids = kwargs.get("position_ids", args[1] if len(args) > 1 else None)
 
 
-class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
+class _LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
     """The cache of a layer: `keys`, `values` or both hold bytes, (batch, 1, tokens, of a token)."""
 
     def __init__(self, found: Mapping[str, Latents], positions: Positions) -> None:
@@ -179,7 +179,6 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
         self.starts: Any = None  # of each entry of the batch: the place of the token of position 0
 
     def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
-        """Make empty stores, and the maps on the device of the keys."""
         device, self.dtype, self.packings = key_states.device, key_states.dtype, {}
         stores: dict[str, torch.Tensor] = {}
         for part, own in self.found.items():
@@ -194,9 +193,7 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
         super().lazy_initialization(key_states, value_states)
         self.__dict__.update(stores)
 
-    def update(
-        self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any
-    ) -> tuple[Any, Any]:
+    def update(self, key_states: Any, value_states: Any, *_: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Store keys and values, and return all, read from what is stored.
 
         No gradient goes through what is stored as latents.
@@ -252,22 +249,18 @@ class LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
         raise InputError("SmallCache cannot be offloaded")
 
     def reset(self) -> None:
-        """Forget all tokens."""
         # Older versions of transformers only write zeros.
         self.__dict__.update(keys=None, values=None, starts=None, is_initialized=False)
 
     def reorder_cache(self, beam_idx: Any) -> None:
-        """Give entries of the batch the order of `beam_idx`."""
         super().reorder_cache(beam_idx)
         self._of_entries(lambda starts: starts.index_select(0, beam_idx.to(starts.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each entry of the batch."""
         super().batch_repeat_interleave(repeats)
         self._of_entries(lambda starts: starts.repeat_interleave(repeats, dim=0))
 
     def batch_select_indices(self, indices: Any) -> None:
-        """Keep some entries of the batch."""
         super().batch_select_indices(indices)
         self._of_entries(lambda starts: starts[indices])
 

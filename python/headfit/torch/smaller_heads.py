@@ -161,7 +161,6 @@ class _Mapped(Running):
     def take(
         self, layer: str, module: Any, function: Any, args: Any, kwargs: Any, kind: str | None
     ) -> Any:
-        """Call a layer's own function, of a layer with maps with smaller ones and scale 1."""
         maps = self.found.maps.get(layer)
         if maps is not None:
             count_call(self.found.layers, layer, function, "queries and keys")
@@ -219,8 +218,7 @@ class _LayerMaps:
                 )
             check_same_scale(scale, found.original_scale, f" in key head {at} of {self.layer}")
         dims = [self.heads[at].dim if at in self.heads else size for at in range(key_heads)]
-        p_q = np.zeros((heads, size, max(dims)))
-        p_k = np.zeros((key_heads, size, max(dims)))
+        p_q, p_k = (np.zeros((count, size, max(dims))) for count in (heads, key_heads))
         for at, dim in enumerate(dims):
             readers, head = slice(at * group, (at + 1) * group), self.heads.get(at)
             p_q[readers, :, :dim] = scale * np.eye(size) if head is None else head.P_q

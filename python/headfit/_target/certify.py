@@ -138,7 +138,7 @@ def certify(
     Certificate: holds for all 3**2 entries, 3 nonzeros
       leak <= 0.018316 (tolerance 0.05) at row 0, columns 1 / 0; distortion <= 0 (tolerance 0.1)
       total variation mean 0.0353, worst 0.0353; stray mass worst 0.0353
-      about the exact logits of the stored Q, K (float64): |logit| up to 4, ...
+      about the exact logits of the stored Q, K (float64): |logit| up to 4.001, ...
     """
     limits = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
     mass = as_flag(certificate_mass, "certificate_mass")

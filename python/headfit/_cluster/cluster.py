@@ -5,7 +5,7 @@ import math
 import pickle
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -216,10 +216,12 @@ def run_blocks(
     cluster: Cluster,
     work: Callable[..., Result],
     held: Any,
-    blocks: Sequence[tuple[Any, ...]],
+    products: int,
     label: str,
+    rows: Any,
+    *given: Any,
 ) -> list[Result]:
-    """Return ``work(shared, *block)`` for every block, in their order; workers do the work.
+    """Return ``work(shared, rows[block], *given)`` for all blocks, in order; workers do the work.
 
     Parameters
     ----------
@@ -228,11 +230,14 @@ def run_blocks(
         A function that workers can import.
     held : future
         What `hold` returned for the object `shared`, which every block reads.
-    blocks : sequence
-        Tuples of small objects that say what to do. What a worker had not done when it was lost is
-        done by another one.
+    products : int
+        How many products a row takes, as in `row_blocks`.
     label : str
         The text of the bar that counts blocks, if the cluster shows progress.
+    rows : array or range
+        What a worker had not done of it when it was lost is done by another one.
+    *given
+        Small objects, the same for every block.
 
     Raises
     ------
@@ -244,6 +249,7 @@ def run_blocks(
     """
     client = cluster.client
     distributed: Any = sys.modules["distributed"]  # the package of the client
+    blocks = [rows[block] for block in row_blocks(len(rows), products, cluster.slots)]
     bar = tqdm_class()(total=len(blocks), unit="block") if cluster.progress else None
     tasks: list[Any] = []
     results: dict[Any, Result] = {}
@@ -255,7 +261,7 @@ def run_blocks(
     with bar or contextlib.nullcontext():
         try:
             known = cluster.build, cluster.deadline - time.perf_counter(), work, held
-            tasks = [client.submit(_task, *known, *block, pure=False) for block in blocks]
+            tasks = [client.submit(_task, *known, block, *given, pure=False) for block in blocks]
             for task in distributed.as_completed(tasks, loop=client.loop, timeout=seconds_left()):
                 # This waits where the result was lost with its worker and is computed again.
                 results[task] = task.result(timeout=seconds_left())

@@ -18,7 +18,7 @@ from headfit._base.calls import goes_on
 from headfit._base.display import named
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
-from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
+from headfit._cluster.cluster import Cluster, hold, run_blocks
 from headfit._fit.head import Ending, Head, Problem, tightened
 from headfit._fit.method import Attempt, Method, Patience, check_norm, galloped
 from headfit._fit.result import Search
@@ -339,17 +339,16 @@ def shared_scans(cluster: Cluster, target: Target) -> Callable[..., tuple[NDArra
 
     def scan(tolerances: tuple[float, ...], request: dict[str, Any]) -> tuple[NDArray[Any], ...]:
         n, dim = request["q"].shape
+        products = n * dim // request["column_step"]
         sent = hold(cluster, request)
-        slices = row_blocks(n, n * dim // request["column_step"], cluster.slots)
-        blocks = [(sent, tolerances, block) for block in slices]
-        parts = run_blocks(cluster, _scan_block, held, blocks, "scan")
+        parts = run_blocks(cluster, _scan_block, held, products, "scan", range(n), sent, tolerances)
         return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
 
     return scan
 
 
 def _scan_block(
-    held: tuple[Target, int], sent: dict[str, Any], numbers: tuple[float, ...], rows: slice
+    held: tuple[Target, int], rows: range, sent: dict[str, Any], numbers: tuple[float, ...]
 ) -> tuple[NDArray[Any], ...]:
     # Dask replaces the future of the request by what it stands for.
     tolerances, request = _core.Tolerances(*numbers), _core.ScanRequest(**sent)

@@ -96,18 +96,6 @@ def _listed(workers: list[str]) -> str:
     return ", ".join(workers[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def check_client(client: Any) -> None:
-    """Raise an InputError unless this is a synchronous client of Dask that is connected."""
-    # Nobody has a client without having imported its package. headfit itself never does.
-    distributed: Any = sys.modules.get("distributed")
-    if distributed is None or not isinstance(client, distributed.Client):
-        raise InputError(f"client must be a dask.distributed.Client, or None; got {shown(client)}")
-    if client.asynchronous:
-        raise InputError("client must be synchronous; got a Client with asynchronous=True")
-    if client.status != "running":
-        raise InputError(f"client must be connected to a scheduler; it is {client.status!r}")
-
-
 def answers(client: Any, function: Callable[..., Any], *given: Any) -> dict[str, Any]:
     """Return what a function returns on each worker, or the exception that it raises there.
 
@@ -167,24 +155,21 @@ class Cluster:
             raise InputError("progress counts blocks of rows that a client has done: give client")
         if client is None or isinstance(client, Cluster):
             return client
-        check_client(client)
+        # Nobody has a client without having imported its package. headfit itself never does.
+        distributed: Any = sys.modules.get("distributed")
+        if distributed is None or not isinstance(client, distributed.Client):
+            got = shown(client)
+            raise InputError(f"client must be a dask.distributed.Client, or None; got {got}")
+        if client.asynchronous:
+            raise InputError("client must be synchronous; got a Client with asynchronous=True")
+        if client.status != "running":
+            raise InputError(f"client must be connected to a scheduler; it is {client.status!r}")
         threads = 1 if num_threads is None else thread_count(num_threads)
         builds = answers(client, own_build)
         if not builds:
             raise InputError("client must have at least one worker; got a cluster without any")
         slots = sum(client.nthreads().values())
         return cls(client, common_build(builds), max(1, slots), threads, progress)
-
-    def check_own_build(self) -> None:
-        """Raise an InputError unless this process has the build of the workers too.
-
-        For work of which this process does a part.
-        """
-        if own_build() != self.build:
-            raise InputError(
-                "client: a fit computes a part here, so workers must have the build and CPU level "
-                f"of this process, {own_build()}; got {self.build} (HEADFIT_CPU sets the level)"
-            )
 
 
 def row_blocks(rows: int, products: int, slots: int) -> list[slice]:

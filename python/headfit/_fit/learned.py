@@ -290,12 +290,12 @@ def learned(
     target, limit, steps = problem.target, problem.logit_limit, effort_steps(method.effort, EFFORTS)
     size = int(_core.memory_of_fit(target.n, target.mean_per_row, dim))
     require_memory(size, f"learning a head of size dim = {dim}")
-    for name, x in zip("QK", method.init or (), strict=False):
-        if x.shape[0] != target.n or x.shape[1] > dim:
-            raise InputError(
-                f"init must be Q and K of equal shape, {target.n} rows and 1 to {dim} columns; "
-                f"got {name} of shape {x.shape}"
-            )
+    first = () if method.init is None else method.init[0].shape
+    if first and (first[0] != target.n or first[1] > dim):
+        raise InputError(
+            f"init must be Q and K of equal shape, {target.n} rows and 1 to {dim} columns; "
+            f"got Q of shape {first}"
+        )
     most = math.inf if limit is None else limit * (1 - 1e-5)
     # Each stage has the steps of the anneal that it begins with.
     stages = tightening(problem.tolerances, max(1, min(method.stages, most_steps // WARM_STEPS)))

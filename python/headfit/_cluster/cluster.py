@@ -198,14 +198,9 @@ def hold(cluster: Cluster, shared: Any) -> Any:
 
 
 def run_blocks(
-    cluster: Cluster,
-    work: Callable[..., Result],
-    held: Any,
-    products: int,
-    label: str,
-    rows: Any,
-    *given: Any,
-) -> list[Result]:
+    cluster: Cluster, work: Callable[..., Result], held: Any, products: int, label: str,
+    rows: Any, *given: Any,
+) -> list[Result]:  # fmt: skip
     """Return ``work(shared, rows[block], *given)`` for all blocks, in order; workers do the work.
 
     Parameters

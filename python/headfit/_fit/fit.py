@@ -277,7 +277,6 @@ def fit(
 
 
 def _search(method: Method, problem: Problem) -> tuple[Search, Head]:
-    """Search for a small size; return what was tried, and the head of the best size."""
     heads: dict[int, Head] = {}
 
     def attempt(dim: int, brief: bool = False) -> Trial:

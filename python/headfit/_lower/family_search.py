@@ -70,8 +70,7 @@ def _columns_apart(problem: Problem) -> Iterator[Claim]:
 
 def _different_columns(table: sp.csr_array, names: Ints) -> tuple[int, ...]:
     """Return the names of one of each class of equal columns."""
-    by_column = sp.csc_array(table)
-    by_column.sort_indices()
+    by_column = sp.csc_array(table)  # whose indices are sorted
     first: dict[bytes, int] = {}
     for place, name in enumerate(names.tolist()):
         first.setdefault(line(by_column, place).tobytes(), name)

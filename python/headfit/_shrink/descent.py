@@ -70,14 +70,9 @@ class Running:
 
     @classmethod
     def of(
-        cls,
-        dtype: Any = "float32",
-        effort: str | int = "medium",
-        time_limit: float | None = None,
-        callback: Callback | None = None,
-        rng: Any = 0,
-        num_threads: int | None = None,
-    ) -> Self:
+        cls, dtype: Any = "float32", effort: str | int = "medium", time_limit: float | None = None,
+        callback: Callback | None = None, rng: Any = 0, num_threads: int | None = None,
+    ) -> Self:  # fmt: skip
         """Check them. The time limit begins now."""
         dtype = check_dtype(dtype)
         effort_steps(effort, EFFORTS, least=0)

@@ -22,7 +22,7 @@ import numpy as np
 from headfit._base.arguments import as_count, as_flag, shown, thread_count
 from headfit._base.calls import count_step, tqdm_class
 from headfit._base.files import as_path
-from headfit._sweep.executors import executor_of
+from headfit._sweep.executors import records_by
 from headfit._sweep.table import Sweep, Table, load, open_tasks
 from headfit._sweep.work import Function, Record, Work, compute, tasks_of
 from headfit.errors import InputError
@@ -195,7 +195,7 @@ def run(
         if todo and not dry_run:
             records: Iterable[Record] = (compute(task, thread_count(num_threads)) for task in todo)
             if workers != 0:
-                records = stack.enter_context(executor_of(todo, executor, workers, num_threads))
+                records = records_by(executor, stack, todo, workers, num_threads)
             if progress is True:
                 bar = stack.enter_context(tqdm_class()(total=len(todo), unit="point"))
                 progress = partial(count_step, bar)

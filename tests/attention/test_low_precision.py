@@ -381,7 +381,6 @@ def test_fits_to_16_bits_are_those_to_their_float32_numbers(way, dtype, monkeypa
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda Q, K: truncated_svd(Q, K, 2),
         lambda Q, K: hf.shrink(hf.Attention(Q, K), dim=2),
         lambda Q, K: hf.shrink(Q, K, dim=2),
         pytest.param(lambda Q, K: projected(K[:, :9], Q[:4, :9]), id="torch.from_projections"),

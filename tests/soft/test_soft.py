@@ -469,7 +469,7 @@ def test_arguments_refused():
     with pytest.raises(hf.errors.InputError, match="attention must be an Attention"):
         compare(wide, wide.matrix())
     with pytest.raises(hf.errors.InputError, match="Q must be finite"):
-        truncated_svd(np.full((2, 2), np.nan), np.zeros((2, 2)), 1)
+        Original.of(hf.Attention(np.full((2, 2), np.nan), np.zeros((2, 2))), None, 1)
 
 
 def test_comparison_is_frozen_and_short():

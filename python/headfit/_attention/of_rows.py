@@ -17,7 +17,7 @@ from headfit import _core
 from headfit._attention.logits import Rows
 from headfit._base.display import Figures, Shown, data_frame, named
 from headfit._base.sparse import csr_of
-from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
+from headfit._cluster.cluster import Cluster, hold, run_blocks
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -110,9 +110,9 @@ def topk_rows(how: tuple[Attention, int, bool, int], rows: Rows) -> Lists:
 def topk_blocks(cluster: Cluster, attention: Attention, k: int, as_logits: bool) -> Lists:
     """Return what `topk_rows` does for all rows, computed by the workers of a cluster."""
     products = math.prod(attention.lead) * attention.m * attention.dim
-    blocks = [(rows,) for rows in row_blocks(attention.n, products, cluster.slots)]
     held = hold(cluster, (attention, k, as_logits, cluster.threads))
-    columns, values = zip(*run_blocks(cluster, topk_rows, held, blocks, "top-k"), strict=True)
+    parts = run_blocks(cluster, topk_rows, held, products, "top-k", range(attention.n))
+    columns, values = zip(*parts, strict=True)
     return np.concatenate(columns, axis=-2), np.concatenate(values, axis=-2)
 
 

@@ -5,7 +5,7 @@ import math
 import pickle
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -96,18 +96,6 @@ def _listed(workers: list[str]) -> str:
     return ", ".join(workers[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def check_client(client: Any) -> None:
-    """Raise an InputError unless this is a synchronous client of Dask that is connected."""
-    # Nobody has a client without having imported its package. headfit itself never does.
-    distributed: Any = sys.modules.get("distributed")
-    if distributed is None or not isinstance(client, distributed.Client):
-        raise InputError(f"client must be a dask.distributed.Client, or None; got {shown(client)}")
-    if client.asynchronous:
-        raise InputError("client must be synchronous; got a Client with asynchronous=True")
-    if client.status != "running":
-        raise InputError(f"client must be connected to a scheduler; it is {client.status!r}")
-
-
 def answers(client: Any, function: Callable[..., Any], *given: Any) -> dict[str, Any]:
     """Return what a function returns on each worker, or the exception that it raises there.
 
@@ -167,24 +155,21 @@ class Cluster:
             raise InputError("progress counts blocks of rows that a client has done: give client")
         if client is None or isinstance(client, Cluster):
             return client
-        check_client(client)
+        # Nobody has a client without having imported its package. headfit itself never does.
+        distributed: Any = sys.modules.get("distributed")
+        if distributed is None or not isinstance(client, distributed.Client):
+            got = shown(client)
+            raise InputError(f"client must be a dask.distributed.Client, or None; got {got}")
+        if client.asynchronous:
+            raise InputError("client must be synchronous; got a Client with asynchronous=True")
+        if client.status != "running":
+            raise InputError(f"client must be connected to a scheduler; it is {client.status!r}")
         threads = 1 if num_threads is None else thread_count(num_threads)
         builds = answers(client, own_build)
         if not builds:
             raise InputError("client must have at least one worker; got a cluster without any")
         slots = sum(client.nthreads().values())
         return cls(client, common_build(builds), max(1, slots), threads, progress)
-
-    def check_own_build(self) -> None:
-        """Raise an InputError unless this process has the build of the workers too.
-
-        For work of which this process does a part.
-        """
-        if own_build() != self.build:
-            raise InputError(
-                "client: a fit computes a part here, so workers must have the build and CPU level "
-                f"of this process, {own_build()}; got {self.build} (HEADFIT_CPU sets the level)"
-            )
 
 
 def row_blocks(rows: int, products: int, slots: int) -> list[slice]:
@@ -213,13 +198,10 @@ def hold(cluster: Cluster, shared: Any) -> Any:
 
 
 def run_blocks(
-    cluster: Cluster,
-    work: Callable[..., Result],
-    held: Any,
-    blocks: Sequence[tuple[Any, ...]],
-    label: str,
-) -> list[Result]:
-    """Return ``work(shared, *block)`` for every block, in their order; workers do the work.
+    cluster: Cluster, work: Callable[..., Result], held: Any, products: int, label: str,
+    rows: Any, *given: Any,
+) -> list[Result]:  # fmt: skip
+    """Return ``work(shared, rows[block], *given)`` for all blocks, in order; workers do the work.
 
     Parameters
     ----------
@@ -228,11 +210,14 @@ def run_blocks(
         A function that workers can import.
     held : future
         What `hold` returned for the object `shared`, which every block reads.
-    blocks : sequence
-        Tuples of small objects that say what to do. What a worker had not done when it was lost is
-        done by another one.
+    products : int
+        How many products a row takes, as in `row_blocks`.
     label : str
         The text of the bar that counts blocks, if the cluster shows progress.
+    rows : array or range
+        What a worker had not done of it when it was lost is done by another one.
+    *given
+        Small objects, the same for every block.
 
     Raises
     ------
@@ -244,6 +229,7 @@ def run_blocks(
     """
     client = cluster.client
     distributed: Any = sys.modules["distributed"]  # the package of the client
+    blocks = [rows[block] for block in row_blocks(len(rows), products, cluster.slots)]
     bar = tqdm_class()(total=len(blocks), unit="block") if cluster.progress else None
     tasks: list[Any] = []
     results: dict[Any, Result] = {}
@@ -255,7 +241,7 @@ def run_blocks(
     with bar or contextlib.nullcontext():
         try:
             known = cluster.build, cluster.deadline - time.perf_counter(), work, held
-            tasks = [client.submit(_task, *known, *block, pure=False) for block in blocks]
+            tasks = [client.submit(_task, *known, block, *given, pure=False) for block in blocks]
             for task in distributed.as_completed(tasks, loop=client.loop, timeout=seconds_left()):
                 # This waits where the result was lost with its worker and is computed again.
                 results[task] = task.result(timeout=seconds_left())

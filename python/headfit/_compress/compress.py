@@ -24,7 +24,7 @@ from headfit._compress.maps import Closeness, Maps, StoredMaps, split
 from headfit._compress.passages import Passages, attentions_of, checked_shares, of_each
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._shrink import descent
-from headfit._shrink.descent import Callback, Running, SizeKeywords, checked_sizes
+from headfit._shrink.descent import Callback, Running, SizeKeywords
 from headfit._shrink.result import TvCurve
 from headfit.errors import InputError
 
@@ -335,10 +335,7 @@ def compress(
     def checked(own: Any) -> Sizes:
         given = attentions_of(own, K, of_heads)
         head = Sizes(Passages.of(given, rotated, length, shares, running.seed), running)
-        if curve_dims is not None:
-            head.dims = checked_sizes(curve_dims, "curve_dims", head.passages.dim)
-        elif not several:
-            head.dims = descent.powers_of_two(head.passages.dim)
+        head.dims = descent.curve_sizes(curve_dims, head.passages.dim, has_usual=not several)
         if dim is not None:
             head.dim = as_count(dim, "dim", 1, head.passages.dim)
         return head

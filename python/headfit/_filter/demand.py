@@ -179,9 +179,8 @@ class Limits:
     def matrix(self, frequencies: Floats) -> Floats:
         """Return the coefficients of the cosines, of the sines, and of c and m."""
         angles = np.multiply.outer(self.offsets, frequencies)
-        signs = self.signs[:, np.newaxis]
-        columns = (signs * np.cos(angles), signs * np.sin(angles), self.on_c[:, np.newaxis])
-        return np.hstack([*columns, self.on_m[:, np.newaxis]])
+        signs, on_c, on_m = (x[:, np.newaxis] for x in (self.signs, self.on_c, self.on_m))
+        return np.hstack([signs * np.cos(angles), signs * np.sin(angles), on_c, on_m])
 
     def slopes(self, filter_: Filter) -> Floats:
         """Return the derivatives of `sign p(offset)` by the frequencies of a filter."""

@@ -68,16 +68,10 @@ class Solved:
 
 
 def solve(
-    frequencies: Floats,
-    demand: Demand,
-    start: Offsets | None = None,
-    *,
-    norm_limit: float = math.inf,
-    max_norm: float | None = None,
-    directions: int = DIRECTIONS,
-    even: bool = False,
-    deadline: float = math.inf,
-) -> Solved | None:
+    frequencies: Floats, demand: Demand, start: Offsets | None = None, *,
+    norm_limit: float = math.inf, max_norm: float | None = None, directions: int = DIRECTIONS,
+    even: bool = False, deadline: float = math.inf,
+) -> Solved | None:  # fmt: skip
     """Return the filter of least norm, or None if the solver ends without a solution.
 
     The solver may call a program infeasible, or give up for numerical reasons, because the least
@@ -226,15 +220,9 @@ def _shrink(directions: int, even: bool) -> float:
 
 
 def _program(
-    frequencies: Floats,
-    limits: Limits,
-    directions: int,
-    even: bool,
-    *,
-    max_norm: float | None = None,
-    slopes: Floats | None = None,
-    deadline: float = math.inf,
-) -> tuple[list[Floats], Floats] | None:
+    frequencies: Floats, limits: Limits, directions: int, even: bool, *,
+    max_norm: float | None = None, slopes: Floats | None = None, deadline: float = math.inf,
+) -> tuple[list[Floats], Floats] | None:  # fmt: skip
     """Return the variables of a program and the multipliers of its limits; None without a solution.
 
     Variables are amplitudes a and b, bounds r >= hypot(a, b) approximately, moves, c with m, and t.

@@ -108,8 +108,7 @@ class Stencil:
     @cached_property
     def others(self) -> Offsets:
         """All allowed offsets that are not attended to, shape (n - k,) or up to twice as many."""
-        every = np.arange(self.first, self.last + 1, dtype=np.int64)
-        return np.delete(every, self.offsets - self.first)
+        return np.delete(np.arange(self.first, self.last + 1), self.offsets - self.first)
 
 
 def whole_target(target: Target, stencil: Stencil) -> _core.Target:
@@ -122,8 +121,7 @@ def whole_target(target: Target, stencil: Stencil) -> _core.Target:
     weights = [math.exp(weight) for weight in stencil.log_weights]
     inside: Any = sp.diags_array(weights, offsets=-stencil.offsets, shape=(size, size))
     if stencil.block > 1:
-        inside = sp.kron(inside, np.ones((stencil.block, stencil.block)))
-        inside = sp.csr_array(inside)[:n, :n]
+        inside = sp.csr_array(sp.kron(inside, np.ones((stencil.block, stencil.block))))[:n, :n]
         inside = sp.tril(inside) if stencil.first == 0 else inside
     attends = np.ones(n)
     attends[stencil.apart] = 0.0

@@ -21,7 +21,7 @@ from headfit._base.calls import calls_until, standard_arithmetic, tqdm_class
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import KernelLike, Tolerances, as_tolerances, of_head
 from headfit._base.types import Columns, MaskLike, Seed
-from headfit._cluster.cluster import Cluster
+from headfit._cluster.cluster import Cluster, own_build
 from headfit._fit.head import Ending, Head, Problem, check_module, placed
 from headfit._fit.method import Method, Patience
 from headfit._fit.registry import as_method
@@ -191,8 +191,11 @@ def fit(
     check_module(module, size, dtype, scale)
     seed, threads = seed_from(rng), thread_count(num_threads)
     cluster = Cluster.of(client, num_threads)
-    if cluster is not None:
-        cluster.check_own_build()
+    if cluster is not None and cluster.build != own_build():
+        raise InputError(
+            "client: a fit computes a part here, so workers must have the build and CPU level "
+            f"of this process, {own_build()}; got {cluster.build} (HEADFIT_CPU sets the level)"
+        )
     target = as_target(A, mask=mask, num_threads=num_threads)
     exempt = as_exempt(exempt_columns, target.n)
     exempt = global_columns(target) if exempt is None else exempt
@@ -201,7 +204,15 @@ def fit(
         module=module, seed=seed, threads=threads, exempt=exempt, cluster=cluster,
     )  # fmt: skip
     size = method.check(problem, size)
-    _check_room(problem, size)
+    room = size if module is None else module.dim
+    if room is not None and room <= problem.exempt_dims:
+        raise InputError(
+            f"dim must be above {problem.exempt_dims}, what {exempt.size} exempt columns take in "
+            f"{dtype}: the others need a dimension too; got {room}"
+        )
+    if size is not None:  # Q, K and the input, as made and as stored
+        copies = 8 * target.n * size * problem.working_dtype.itemsize
+        require_memory(copies, f"a fit of {target.n} tokens with a head of size dim = {size}")
     limit = SEARCH_SECONDS if time_limit is None and size is None else time_limit
     bar = tqdm_class()(total=target.n, unit="row") if progress else None
     problem = replace(
@@ -210,7 +221,6 @@ def fit(
         watch=None if bar is None else partial(show_rows, bar),
     )
     search, lower = None, None
-    notes = heavy_notes(target, problem.exempt)
     with nullcontext() if bar is None else bar:
         if size is None:
             if method.seeks_smallest:
@@ -260,14 +270,13 @@ def fit(
         stopped=stopped,
     )
     of_method = method.advice(head) if stopped == head.ended else None
-    found = replace(found, advice=advice(found, head, of_method, notes))
+    found = replace(found, advice=advice(found, head, of_method, heavy_notes(target, exempt)))
     if strict and not certificate.holds:
         raise CertificateError(f"{certificate}\n  {stopped}: {found.advice}")
     return found
 
 
 def _search(method: Method, problem: Problem) -> tuple[Search, Head]:
-    """Search for a small size; return what was tried, and the head of the best size."""
     heads: dict[int, Head] = {}
 
     def attempt(dim: int, brief: bool = False) -> Trial:
@@ -298,26 +307,11 @@ def _bound(problem: Problem, seconds: float) -> bounds.LowerBound:
     return bounds.lower(problem.target, tolerances=exact, time_limit=seconds)
 
 
-def _check_room(problem: Problem, size: int | None) -> None:
-    """Raise an error for a head that is too small for its columns, or too large for memory."""
-    room = size if problem.module is None else problem.module.dim
-    if room is not None and room <= problem.exempt_dims:
-        raise InputError(
-            f"dim must be above {problem.exempt_dims}, what {problem.exempt.size} exempt columns "
-            f"take in {problem.dtype}: the others need a dimension too; got {room}"
-        )
-    if size is not None:  # Q, K and the input, as made and as stored
-        n = problem.target.n
-        copies = 8 * n * size * problem.working_dtype.itemsize
-        require_memory(copies, f"a fit of {n} tokens with a head of size dim = {size}")
-
-
 def make_head(method: Method, problem: Problem, dim: int, patience: Patience = "full") -> Head:
     """Run a method at one size. If it has no head at the time limit, return a head of zeros."""
     try:
-        if problem.exempt.size:
-            return _with_exempt_columns(method, problem, dim, patience)
-        return _run(method, problem, dim, patience)
+        made = _with_exempt_columns if problem.exempt.size else _run
+        return made(method, problem, dim, patience)
     except TimeoutError:
         return Head.of_zeros(problem.target.n, dim, "time limit")
     except NonFiniteError as error:

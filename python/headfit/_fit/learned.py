@@ -18,7 +18,7 @@ from headfit._base.calls import goes_on
 from headfit._base.display import named
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
-from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
+from headfit._cluster.cluster import Cluster, hold, run_blocks
 from headfit._fit.head import Ending, Head, Problem, tightened
 from headfit._fit.method import Attempt, Method, Patience, check_norm, galloped
 from headfit._fit.result import Search
@@ -290,12 +290,12 @@ def learned(
     target, limit, steps = problem.target, problem.logit_limit, effort_steps(method.effort, EFFORTS)
     size = int(_core.memory_of_fit(target.n, target.mean_per_row, dim))
     require_memory(size, f"learning a head of size dim = {dim}")
-    for name, x in zip("QK", method.init or (), strict=False):
-        if x.shape[0] != target.n or x.shape[1] > dim:
-            raise InputError(
-                f"init must be Q and K of equal shape, {target.n} rows and 1 to {dim} columns; "
-                f"got {name} of shape {x.shape}"
-            )
+    first = () if method.init is None else method.init[0].shape
+    if first and (first[0] != target.n or first[1] > dim):
+        raise InputError(
+            f"init must be Q and K of equal shape, {target.n} rows and 1 to {dim} columns; "
+            f"got Q of shape {first}"
+        )
     most = math.inf if limit is None else limit * (1 - 1e-5)
     # Each stage has the steps of the anneal that it begins with.
     stages = tightening(problem.tolerances, max(1, min(method.stages, most_steps // WARM_STEPS)))
@@ -339,17 +339,16 @@ def shared_scans(cluster: Cluster, target: Target) -> Callable[..., tuple[NDArra
 
     def scan(tolerances: tuple[float, ...], request: dict[str, Any]) -> tuple[NDArray[Any], ...]:
         n, dim = request["q"].shape
+        products = n * dim // request["column_step"]
         sent = hold(cluster, request)
-        slices = row_blocks(n, n * dim // request["column_step"], cluster.slots)
-        blocks = [(sent, tolerances, block) for block in slices]
-        parts = run_blocks(cluster, _scan_block, held, blocks, "scan")
+        parts = run_blocks(cluster, _scan_block, held, products, "scan", range(n), sent, tolerances)
         return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
 
     return scan
 
 
 def _scan_block(
-    held: tuple[Target, int], sent: dict[str, Any], numbers: tuple[float, ...], rows: slice
+    held: tuple[Target, int], rows: range, sent: dict[str, Any], numbers: tuple[float, ...]
 ) -> tuple[NDArray[Any], ...]:
     # Dask replaces the future of the request by what it stands for.
     tolerances, request = _core.Tolerances(*numbers), _core.ScanRequest(**sent)

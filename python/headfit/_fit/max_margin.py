@@ -18,7 +18,7 @@ from headfit._base.arrays import FloatArray, as_float_dtype, as_matrix, check_fi
 from headfit._base.calls import calls_until, standard_arithmetic
 from headfit._base.machine import require_memory
 from headfit._base.types import Seed
-from headfit._cluster.cluster import hold, row_blocks, run_blocks
+from headfit._cluster.cluster import hold, run_blocks
 from headfit._fit.head import Ending, Head, Problem, tightened, with_narrow_queries
 from headfit._fit.method import Attempt, Method, Patience, bisected, check_norm
 from headfit._fit.result import Search
@@ -333,13 +333,8 @@ class MaxMargin(Method):
             return lambda *call: [solve(problem.threads, *call)]
         cluster = replace(problem.cluster, deadline=problem.deadline)
         held = hold(cluster, partial(solve, cluster.threads))
-
-        def solve_blocks(rows: NDArray[np.int64], *tolerances: float) -> list[Any]:
-            slices = row_blocks(rows.size, SCANS * keys.size, cluster.slots)
-            blocks = [(rows[block], *tolerances) for block in slices]
-            return run_blocks(cluster, operator.call, held, blocks, "max-margin queries")
-
-        return solve_blocks
+        known = cluster, operator.call, held, SCANS * keys.size, "max-margin queries"
+        return partial(run_blocks, *known)
 
 
 def _solve_rows(

@@ -74,8 +74,7 @@ class Auto(Learned):
             if (blocks := self._blocks(problem)) is None:
                 return super().search(problem, attempt)
             return self.search(replace(problem, target=blocks.target), attempt)
-        filters = Toeplitz(max_norm=self.max_norm)
-        search = filters.search(problem, lambda dim, brief=False: attempt(dim, True))
+        search = Toeplitz().search(problem, lambda dim, brief=False: attempt(dim, True))
         target = problem.other_columns
         likely = likely_dim(target.n, target.mean_per_row) + problem.exempt_dims
         if search.dim is not None and search.dim <= likely:

@@ -136,7 +136,6 @@ def _bound_from(saved: Any, tolerances: Tolerances, mask: Any) -> Any:
 
 
 def _fit_from(arrays: files.Arrays, text: str | None) -> Fit:
-    """Return the fit of a file's content."""
     if text is None:
         raise InputError(f"it holds {', '.join(arrays) or 'nothing'}")
     about = json.loads(text)

@@ -124,12 +124,12 @@ class Apart:
         sight = Visibility(target.mask, n)
         closed = not sight.limited or self.within is not None
         if self.kind == "rows":
-            good = closed and _all_seen(sight, members, within)
+            good = closed and sight.all_see(members, within)
             good = good and _no_row_contains_another(target, members, within)
         elif closed:
             attending, inside = _attending(target), set(within)
             distinct = {frozenset(attending[j] & inside) for j in members}
-            good = len(distinct) == len(members) and _all_seen(sight, within, members)
+            good = len(distinct) == len(members) and sight.all_see(within, members)
         else:
             good = _columns_apart(target, sight, members)
         return self.says(closed) if good else None
@@ -165,7 +165,7 @@ class Groups:
         of_rows = self.kind == "rows"
         rows, columns = (members, used) if of_rows else (used, members)
         sight = Visibility(target.mask, target.n)
-        if not are_places(target.n, rows, columns) or not _all_seen(sight, rows, columns):
+        if not are_places(target.n, rows, columns) or not sight.all_see(rows, columns):
             return None
         lines = {i: set(support_of(target, i)) for i in rows} if of_rows else _attending(target)
         wanted = set(used)
@@ -247,7 +247,6 @@ def _powers(dim: int, points: int, logit: Fraction, gap: Fraction) -> exact.Most
 
 
 def _attending(target: Target) -> dict[int, set[int]]:
-    """Return the rows that attend to each column."""
     columns = target.matrix.tocsc()
     return {j: set(line(columns, j).tolist()) for j in range(target.n)}
 
@@ -264,14 +263,6 @@ def _most_common(groups: Sequence[Collection[int]]) -> list[int]:
         del met[place]
         shared.append(max(met.values(), default=0))
     return shared
-
-
-def _all_seen(sight: Visibility, rows: Iterable[int], columns: Iterable[int]) -> bool:
-    """Return whether every row sees every column."""
-    if not sight.limited:
-        return True
-    wanted = np.array(list(columns), dtype=np.intp)
-    return all(sight.sees(i, wanted) for i in rows)
 
 
 def _columns_apart(target: Target, sight: Visibility, columns: tuple[int, ...]) -> bool:
@@ -306,7 +297,6 @@ def _visible_bits(sight: Visibility, i: int, order: list[int]) -> int:
 
 
 def _no_row_contains_another(target: Target, rows: tuple[int, ...], columns: Iterable[int]) -> bool:
-    """Return whether, within the columns, no row's support contains another's."""
     inside = set(columns)
     supports = [inside.intersection(support_of(target, i)) for i in rows]
     if len(rows) > 1 and not all(supports):

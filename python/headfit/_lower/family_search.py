@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from headfit import _core
 from headfit._base.calls import calls_until
-from headfit._lower.bounded import Apart, Facts, Groups, Limits, Separated, needed
+from headfit._lower.bounded import Apart, Groups, Limits, Separated, needed
 from headfit._lower.problem import Candidate, Problem
 from headfit._lower.supports import Ints, Kind, line, off_diagonal
 
@@ -22,15 +22,16 @@ HEAVY = 8  # Columns with so many times the mean of entries may be left out of g
 
 NAMES = ("keys apart", "queries apart", "queries and keys apart")
 
-# A family, and what it proves unless the search is wrong: `facts` of the family checks that.
-Claim = tuple[Apart | Groups, Facts]
+# A family, and the argument of its `says`, unless the search is wrong: its `facts` checks that.
+Claim = tuple[Apart | Groups, Any]
 
 
 def bounded(problem: Problem, limits: Limits) -> list[Candidate]:
     """Return the best bounds for a head whose norms or logits are bounded."""
     best = {name: Candidate(name, None, "not finished", "no family found") for name in NAMES}
     with suppress(TimeoutError):
-        for family, facts in families(problem.within(0.5)):
+        for family, known in families(problem.within(0.5)):
+            facts = family.says(known)
             if facts.points < 2:
                 continue
             name = NAMES[2 if facts.joint else family.kind == "rows"]
@@ -52,11 +53,9 @@ def families(problem: Problem) -> Iterator[Claim]:
         for rows, columns in problem.sight.rectangles(problem.check_time):
             part = sp.csr_array(problem.supports[rows][:, columns])
             within = tuple(rows.tolist()) if problem.sight.limited else None
-            family = Apart("columns", _different_columns(part, columns), within)
-            yield family, family.says(closed=True)
-            sides = _Lines("rows", part, rows, columns), _Lines("columns", part.T, columns, rows)
-            for lines in sides:
-                yield from _of_lines(problem, lines)
+            yield Apart("columns", _different_columns(part, columns), within), True
+            yield from _of_lines(problem, _Lines("rows", part, rows, columns))
+            yield from _of_lines(problem, _Lines("columns", part.T, columns, rows))
 
 
 def _columns_apart(problem: Problem) -> Iterator[Claim]:
@@ -66,14 +65,12 @@ def _columns_apart(problem: Problem) -> Iterator[Claim]:
     length = n if window is None else min(n, sum(window) + 1)
     for first in dict.fromkeys((0, (n - length) // 2, n - length)):
         members = tuple(_core.columns_apart(problem.target.core, first, first + length))
-        family = Apart("columns", members)
-        yield family, family.says(closed=False)
+        yield Apart("columns", members), False
 
 
 def _different_columns(table: sp.csr_array, names: Ints) -> tuple[int, ...]:
     """Return the names of one of each class of equal columns."""
-    by_column = sp.csc_array(table)
-    by_column.sort_indices()
+    by_column = sp.csc_array(table)  # whose indices are sorted
     first: dict[bytes, int] = {}
     for place, name in enumerate(names.tolist()):
         first.setdefault(line(by_column, place).tobytes(), name)
@@ -95,8 +92,7 @@ class _Lines:
     def groups(self, members: Ints, groups: Iterable[Any], common: int) -> Claim:
         """Return the family of some lines, each with places in `others`."""
         taken = tuple(tuple(np.atleast_1d(group).tolist()) for group in groups)
-        family = Groups(self.kind, tuple(self.names[members].tolist()), taken)
-        return family, family.says(common)
+        return Groups(self.kind, tuple(self.names[members].tolist()), taken), common
 
 
 def _of_lines(problem: Problem, lines: _Lines) -> Iterator[Claim]:
@@ -120,8 +116,7 @@ def _of_lines(problem: Problem, lines: _Lines) -> Iterator[Claim]:
             chosen = _independent(problem, common, contained)
             members = tuple(lines.names[chosen[sizes[chosen] > 0]].tolist())
             within = tuple(others.tolist()) if problem.sight.limited else None
-            family = Apart("rows", members, within)
-            yield family, family.says(closed=True)
+            yield Apart("rows", members, within), True
         counts = np.bincount(sizes)
         counts[0] = 0
         for size in np.argsort(-counts)[:2].tolist():  # the sizes that most lines have

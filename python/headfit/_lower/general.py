@@ -79,7 +79,6 @@ class GeneralBound:
 def _checked(
     n: Any, k: Any, leak: float | None, max_norm: float | None, max_logit: float | None
 ) -> tuple[int, int, float, Limits]:
-    """Return checked sizes, the leak, and the bounds."""
     if leak is not None and max_norm is None and max_logit is None:
         raise InputError(f"leak must be None without max_norm and max_logit; got {shown(leak)}")
     n = as_count(n, "n", 1)
@@ -144,7 +143,6 @@ def every_subset(
 
 
 def _every_bounded(n: int, k: int, limits: Limits, leak: float) -> list[tuple[int, str]]:
-    """Return the bounds for every support of k keys from norms and logits."""
     gap, subsets = exact.log_below(1 / Fraction(leak)), math.comb(n, k)
     spread = Fraction(k * (n - k), n - 1)  # of a sum of k keys around its mean, for norms up to 1
     proofs = [needed(Facts(subsets, Fraction(1), False, False, True), limits, leak, n)]

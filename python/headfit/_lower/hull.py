@@ -92,16 +92,13 @@ class Hull(Witness):
     def proves(self, target: Target, tolerances: Tolerances) -> int:
         """Return the head size that this witness proves necessary; 0 if it is not valid."""
         n, sight = target.n, Visibility(target.mask, target.n)
-        if not are_places(n, self.rows, self.columns):
+        if not are_places(n, self.rows, self.columns) or not sight.all_see(self.rows, self.columns):
             return 0
         if len(self.shares) != len(self.rows) or any(not 0 <= y <= 1 for y in self.shares):
             return 0
         inside, (spread, gap) = set(self.columns), in_units(tolerances)
-        where = np.array(self.columns, np.intp)
         parts, attend = [], defaultdict(list)
         for i in self.rows:
-            if not sight.sees(i, where):
-                return 0
             weights = {j: w for j, w in support_of(target, i).items() if j in inside}
             part = {j: round(math.ldexp(math.log(w), BITS)) for j, w in weights.items()}
             parts.append(part)

@@ -1,7 +1,5 @@
 """Lower bounds on the head size, each with a witness."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, astuple, dataclass
 from typing import Any

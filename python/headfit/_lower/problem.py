@@ -3,7 +3,7 @@
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -56,6 +56,13 @@ class Visibility:
             return bool(self.row(i)[columns].all())
         first, stop = self.span(i)
         return bool(columns.min() >= first and columns.max() < stop)
+
+    def all_see(self, rows: Iterable[int], columns: Iterable[int]) -> bool:
+        """Return whether every row sees every column."""
+        if not self.limited:
+            return True
+        wanted = np.array(list(columns), dtype=np.intp)
+        return all(self.sees(i, wanted) for i in rows)
 
     def rectangles(self, check_time: Callable[[], None]) -> list[tuple[Ints, Ints]]:
         """Return sets of rows, each with columns that all of them see, most promising first."""

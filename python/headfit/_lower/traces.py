@@ -48,7 +48,7 @@ import scipy.sparse as sp
 from headfit import _core
 from headfit._base.tolerances import Tolerances
 from headfit._lower.problem import Candidate, Problem, Proof, Visibility, Witness, best_proof
-from headfit._lower.supports import KINDS, Ints, Kind, are_places, line, stored
+from headfit._lower.supports import KINDS, Kind, are_places, line, stored
 from headfit._target.target import Target, support_of
 
 PAIRS_LIMIT = 6_000_000  # bound on the work of counting the points that two sets share
@@ -105,7 +105,6 @@ class _Sets(NamedTuple):
 
     kind: Kind
     search: _core.TraceSearch
-    degrees: Ints
 
     def proof(self, sets: list[int], free: bool, how: str) -> Proof:
         """Return what a family of sets proves, with one point for every trace."""
@@ -123,9 +122,7 @@ def traces(problem: Problem, kind: Kind) -> list[Candidate]:
     """Return the bounds from sets with every trace, and from sets with many."""
     pairs = int(min(PAIRS_LIMIT, PAIRS_PER_SECOND * problem.seconds))
     search = _core.TraceSearch(problem.target.core, kind == "columns", pairs)
-    of_columns = np.bincount(problem.supports.indices, minlength=problem.target.n)
-    degrees = of_columns if kind == "columns" else np.diff(problem.supports.indptr)
-    sets = _Sets(kind, search, degrees)
+    sets = _Sets(kind, search)
     vc = "VC dimension" if kind == "columns" else "dual VC dimension"
     return [
         best_proof(vc, problem.within(0.3), lambda part: _shattered_sets(sets)),
@@ -147,10 +144,12 @@ def _shattered_sets(family: _Sets) -> Iterator[Proof]:
 
 def _many(problem: Problem, family: _Sets) -> Iterator[Proof]:
     """Yield families with many traces, which a greedy search finds from some sets."""
-    rng, n, best = problem.rng, problem.target.n, 1
-    busy = np.argsort(-family.degrees, kind="stable")[:16].tolist()
+    rng, n, best, m = problem.rng, problem.target.n, 1, problem.supports
+    by_rows = family.kind == "rows"
+    degrees = np.diff(m.indptr) if by_rows else np.bincount(m.indices, minlength=n)
+    busy = np.argsort(-degrees, kind="stable")[:16].tolist()
     for start in [*busy, *rng.permutation(n)[:48].tolist()]:
-        for free in (False,) if family.kind == "columns" else (False, True):
+        for free in (False, True) if by_rows else (False,):
             problem.check_time()
             near = np.array(family.search.near(start), np.intp)
             if near.size > NEAR:

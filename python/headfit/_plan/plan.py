@@ -155,7 +155,6 @@ def source_of(pattern: Any, n: Any, mask: Any, num_threads: int | None) -> Sourc
 
 
 def _target_at(pattern: Callable[[int], Any], n: int, mask: Any, num_threads: int | None) -> Target:
-    """Return the target that a function makes for n tokens."""
     alone = f"pattern must be a function of n alone; calling it with n = {n} raised a TypeError"
     try:
         with input_errors(alone, TypeError):

@@ -269,7 +269,6 @@ class Plan(Pictured):
         return "\n".join(lines).rstrip()
 
     def _headline(self) -> str:
-        """Return the answer in a sentence."""
         head = f"head size {self.dim} in {self.dtype}"
         where = f"for {self.name} at n = {self.n:,}"
         best, limits = self.best, self.tolerances
@@ -362,7 +361,6 @@ def _duration(seconds: float) -> str:
 
 
 def _table(plan: Plan) -> list[str]:
-    """Return the attempts that made a head of their own, as a table."""
     heads = [a for a in plan.attempts if not a.purpose.startswith("rounded")]
     rows: list[Sequence[str]] = [("tried", "n", "d", "dtype", "outcome", "rows", "|logit|", "s")]
     for a in heads[:MOST_ROWS]:

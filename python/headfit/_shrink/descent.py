@@ -3,8 +3,6 @@
 What they come close to is the attention of one head, or a matrix.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -72,14 +70,9 @@ class Running:
 
     @classmethod
     def of(
-        cls,
-        dtype: Any = "float32",
-        effort: str | int = "medium",
-        time_limit: float | None = None,
-        callback: Callback | None = None,
-        rng: Any = 0,
-        num_threads: int | None = None,
-    ) -> Self:
+        cls, dtype: Any = "float32", effort: str | int = "medium", time_limit: float | None = None,
+        callback: Callback | None = None, rng: Any = 0, num_threads: int | None = None,
+    ) -> Self:  # fmt: skip
         """Check them. The time limit begins now."""
         dtype = check_dtype(dtype)
         effort_steps(effort, EFFORTS, least=0)
@@ -153,7 +146,7 @@ def truncated_svd(
 
     Softmax ignores a constant added to a row, so the rows of the logits are centred first:
     scale Q (K - mean K)^T. Masks are not taken into account. At the size of Q and K or above the
-    attention is reproduced exactly, with zero columns.
+    attention is reproduced exactly, with zero columns. Q and K are finite: `Original.of` checks it.
 
     With Q = U R and K - mean K = V T (QR decompositions, R and T from blocks of rows) and
     R T^T = W S Z^T, the queries are Q T^T Z S^(-1/2) and the keys (K - mean K) R^T W S^(-1/2),
@@ -163,8 +156,6 @@ def truncated_svd(
     """
     attention = Attention(Q, K, scale=scale)
     q, k = attention.stored
-    check_finite(q, "Q")
-    check_finite(k, "K")
     total = sum(block.sum(axis=0, dtype=np.float64) for _, block in blocks_of_rows(k))
     none, mean = np.zeros(q.shape[1]), total / k.shape[0]
     [q_factor], _, [k_factor] = _core.triangular_factors(attention.core, 0, 1, 1)
@@ -306,6 +297,8 @@ def checked_sizes(sizes: Any, name: str, most: int | None, least: int = 1) -> li
     return [as_count(x, name, least, most) for x in np.atleast_1d(as_array(sizes, name)).tolist()]
 
 
-def powers_of_two(largest: int) -> list[int]:
-    """Return powers of two up to a size, and the size."""
-    return sorted({2**e for e in range(largest.bit_length())} | {largest})
+def curve_sizes(curve_dims: Any, largest: int, has_usual: bool) -> list[int]:
+    """Return the sizes of a curve: a user's, or else, where it `has_usual` ones, powers of two."""
+    if curve_dims is not None:
+        return checked_sizes(curve_dims, "curve_dims", largest)
+    return sorted({2**e for e in range(largest.bit_length())} | {largest}) if has_usual else []

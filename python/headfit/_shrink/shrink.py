@@ -26,8 +26,6 @@ from headfit.errors import InputError, input_errors
 
 
 class _Options(SizeKeywords, total=False):
-    """The options of `shrink`, for type checkers."""
-
     tv_worst: float | None
     scale: float | None
     mask: MaskLike
@@ -171,11 +169,8 @@ def shrink(
         if size is not None:
             as_count(size, "dim" if module is None else "module.dim", 1, min(original.shape))
         search = Search(original, running, module, most, worst)
-        more: list[int] = []
-        if curve_dims is not None:
-            more = descent.checked_sizes(curve_dims, "curve_dims", original.largest)
-        elif isinstance(original.target, Attention):
-            more = descent.powers_of_two(original.largest)
+        is_head = isinstance(original.target, Attention)
+        more = descent.curve_sizes(curve_dims, original.largest, is_head)
         if size is None:
             chosen, stopped = search.smallest()
         else:
@@ -291,8 +286,8 @@ class Search:
         """Replace a head by a smaller one with zero columns if that is closer."""
         head, before = self.tried[dim], self.tried[smaller]
         if self._distance(before) < self._distance(head):
-            heads = [head, *self._judged(before.head.padded(dim))]
-            self.tried[dim] = min(heads, key=self._distance)
+            padded = self._judged(before.head.padded(dim))
+            self.tried[dim] = min([head, *padded], key=self._distance)
 
     def _distance(self, head: Candidate) -> tuple[bool, float]:
         return not self.is_close(head.comparison), head.comparison.tv_mean

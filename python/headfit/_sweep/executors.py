@@ -29,18 +29,24 @@ BLAS_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", 
                   "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")  # fmt: skip
 
 
-@contextlib.contextmanager
-def executor_of(
-    tasks: Sequence[Task], executor: Executor | None, workers: int | None, num_threads: int | None
-) -> Iterator[Iterator[Record]]:
-    """Yield the records of tasks as they come, by an executor or processes of this machine."""
-    with contextlib.ExitStack() as stack:
-        at_once, threads = IN_FLIGHT, num_threads or 1
-        if executor is None:
-            at_once, threads = divided(workers, num_threads, len(tasks))
-            executor = stack.enter_context(LocalWorkers(at_once, threads))
-        check_workers(executor, tasks[0].work)
-        yield stack.enter_context(contextlib.closing(computed(tasks, executor, at_once, threads)))
+def records_by(
+    executor: Executor | None, stack: contextlib.ExitStack, tasks: Sequence[Task],
+    workers: int | None, num_threads: int | None,
+) -> Iterator[Record]:  # fmt: skip
+    """Return the records of tasks as they come, by an executor or processes of this machine."""
+    at_once, threads = IN_FLIGHT, num_threads or 1
+    if executor is None:
+        at_once, threads = divided(workers, num_threads, len(tasks))
+        executor = stack.enter_context(LocalWorkers(at_once, threads))
+    work = tasks[0].work
+    try:
+        submitted(executor, _import, work.function, work).result()
+    except Exception as error:
+        raise HeadfitError(
+            f"executor: its workers cannot import {work.name}, or ended as they began: "
+            f'{error}. A script that sweeps must do so under: if __name__ == "__main__":'
+        ) from error
+    return stack.enter_context(contextlib.closing(computed(tasks, executor, at_once, threads)))
 
 
 def divided(workers: int | None, num_threads: int | None, tasks: int) -> tuple[int, int]:
@@ -109,17 +115,6 @@ def _compute(task: bytes, attempt: str, version: str, num_threads: int) -> Recor
     if version != VERSION:
         raise InputError(f"executor: its workers must have headfit {version}; got {VERSION}")
     return compute(pickle.loads(task), num_threads, is_worker=True)
-
-
-def check_workers(executor: Executor, work: Work) -> None:
-    """Raise an error unless a worker can import the function."""
-    try:
-        submitted(executor, _import, work.function, work).result()
-    except Exception as error:
-        raise HeadfitError(
-            f"executor: its workers cannot import {work.name}, or ended as they began: "
-            f'{error}. A script that sweeps must do so under: if __name__ == "__main__":'
-        ) from error
 
 
 def _import(function: bytes, attempt: str) -> None:

@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -165,12 +165,11 @@ class Sweep(Pictured):
     """
 
     def __init__(
-        self, path: Path, records: Iterable[Record], damaged: Sequence[str], to_compute: int = 0
+        self, path: Path, records: Collection[Record], damaged: Sequence[str], to_compute: int = 0
     ) -> None:
         self.path, self.damaged, self.to_compute = path, list(damaged), to_compute
-        every = list(records)
-        self.rows: list[Record] = [record for record in every if "exception" not in record]
-        self.failures: list[Record] = [record for record in every if "exception" in record]
+        self.rows: list[Record] = [record for record in records if "exception" not in record]
+        self.failures: list[Record] = [record for record in records if "exception" in record]
 
     @property
     def axes(self) -> dict[str, list[Any]]:

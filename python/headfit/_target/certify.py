@@ -25,7 +25,7 @@ from headfit._base.masks import frozen_mask, masks_agree
 from headfit._base.sparse import checked_csr
 from headfit._base.tolerances import Kernel, KernelLike, Tolerances, as_kernel, as_tolerances
 from headfit._base.types import ArrayLike, MaskLike, Sparse
-from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
+from headfit._cluster.cluster import Cluster, hold, run_blocks
 from headfit._target.certificate import VERDICTS, Certificate, FloatRows
 from headfit._target.target import Target, TargetLike, as_target
 from headfit.errors import InputError
@@ -260,11 +260,10 @@ def _certify_blocks(cluster: Cluster, scan_rows: ScanRows, attention: Attention)
     """
     n, held = attention.n, hold(cluster, partial(scan_rows, cluster.threads))
     figures: dict[str, Any] = {}
+    run = partial(run_blocks, cluster, _certify_block, held, attention.m * attention.dim)
 
     def scan(rows: NDArray[np.int64], scans: Scans) -> None:
-        slices = row_blocks(rows.size, attention.m * attention.dim, cluster.slots)
-        blocks = [(rows[block], scans) for block in slices]
-        parts = run_blocks(cluster, _certify_block, held, blocks, f"certify, scan {scans}")
+        parts = run(f"certify, scan {scans}", rows, scans)
         for name in parts[0]:
             values = [part[name] for part in parts]
             if isinstance(values[0], np.ndarray):

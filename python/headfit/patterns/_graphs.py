@@ -177,7 +177,6 @@ def butterfly(
         stages = range(total)
     listed = stages if isinstance(stages, Iterable) and not isinstance(stages, bytes) else [stages]
     bits = [as_count(stage, "stages", 0, total - 1) for stage in listed]
-    check_entries(n * (len(bits) + 1), n)
     return _flipped(n, [0, *(1 << bit for bit in bits)])
 
 
@@ -201,11 +200,11 @@ def hypercube(n: int, *, self_loops: bool = False, **style: Unpack[Weighting]) -
     array([1, 4, 7], dtype=int32)
     """
     flips = [1 << bit for bit in range((n - 1).bit_length())]
-    check_entries(n * (len(flips) + 1), n)
     return _flipped(n, [0, *flips] if as_flag(self_loops, "self_loops") or n == 1 else flips)
 
 
 def _flipped(n: int, flips: list[int]) -> Pattern:
+    check_entries(n * len(flips), n)
     own = token_numbers(n)
     return from_rows(own[:, np.newaxis] ^ np.array(flips, dtype=own.dtype))
 

@@ -148,11 +148,10 @@ def _collected(parts: Iterable[tuple[Any, Ints, Any]], n: int) -> tuple[Ints, In
 
 def _allowed(block: Any, first: int) -> Flags:
     """Return where some rows of a mask allow attention; `first` is the number of the first row."""
-    allowed: Flags
     if block.dtype == np.bool_:
         return np.asarray(block)
     if block.dtype.kind in "iu":
-        allowed = block == 1
+        allowed: Flags = block == 1
         other, expected = ~(allowed | (block == 0)), "0 or 1 where it holds integers"
     else:
         allowed, other = additive_entries(block)

@@ -518,9 +518,7 @@ class Attention(Shown):
     def _of_rows(self, rows: Rows) -> tuple[_core.Logits, int]:
         """Return the core's logits of some rows, as users number them, and how many these are."""
         numbers = row_numbers(rows, self.n)
-        if numbers is None:
-            return self.core, self.n
-        return self.core.of_rows(numbers), numbers.size
+        return self.core.of_rows(numbers), self.n if numbers is None else numbers.size
 
     @standard_arithmetic()
     def _computed(

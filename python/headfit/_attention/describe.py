@@ -134,9 +134,8 @@ def _ranks(attention: Attention, threads: int) -> tuple[Counts, Counts]:
 
     The second number is that of the logits with the mean of each row subtracted.
     """
-    shape = (*attention.lead, attention.dim)
     spectra = product_spectrum(attention.core, math.prod(attention.lead), attention.dim, threads)
-    values, centred = (x.reshape(shape) for x in spectra)
+    values, centred = (x.reshape((*attention.lead, attention.dim)) for x in spectra)
     # A singular value counts if it exceeds this share of the largest one.
     least = max(attention.n, attention.m) * float(np.finfo(attention.dtype).eps)
     rank = (values > least * values[..., :1]).sum(axis=-1)
@@ -145,8 +144,7 @@ def _ranks(attention: Attention, threads: int) -> tuple[Counts, Counts]:
     # If all keys are equal, nothing but rounding errors is left after subtracting the means: the
     # centred logits count as zero where they are below the threshold of the rank.
     nonzero = top[..., 0] > least * values[..., 0]
-    rank_99 = np.where(nonzero, (energy < 0.99 * energy[..., -1:]).sum(axis=-1) + 1, 0)
-    return np.asarray(rank), np.asarray(rank_99)
+    return rank, np.where(nonzero, (energy < 0.99 * energy[..., -1:]).sum(axis=-1) + 1, 0)
 
 
 def product_spectrum(

@@ -162,13 +162,12 @@ class HeadTable(Pictured):
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the measures that are one number per head, by name."""
-        keys = {
+        table = {
             f"keys{share * 100:.12g}_{kind}": getattr(self, f"keys_{kind}")[..., i]
             for i, share in enumerate(self.shares)
             for kind in ("mean", "median", "max")
         }
-        table = {
-            **keys,
+        table |= {
             f"top{self.per_row}_mean": self.top_mass_mean,
             f"top{self.per_row}_worst": self.top_mass_worst,
             **named(self, *_ONE_NUMBER),
@@ -270,8 +269,7 @@ class ModelTable(Pictured):
     Examples
     --------
     >>> import numpy as np, headfit as hf
-    >>> from headfit._attention.profile import HeadStatistics
-    >>> from headfit._attention.profile import Measures
+    >>> from headfit._attention.profile import HeadStatistics, Measures
     >>> statistics = HeadStatistics(1, Measures(per_row=1))
     >>> X = 8 * np.eye(16)
     >>> statistics.add(hf.Attention(X[None], np.roll(X, -1, axis=0)[None]))
@@ -313,15 +311,13 @@ class ModelTable(Pictured):
         FileError
             If the file cannot be written. A file of that name stays as it was then.
         """
-        target = with_suffix(path, "path", [".npz"])
-        arrays = {
+        return save_arrays(with_suffix(path, "path", [".npz"]), {
             "format": np.array(_FORMAT),
             "layers": np.array(list(self.distances)),
             **{f"numbers/{name}": x for name, x in self.numbers.items()},
             **{f"distances/{at}": x for at, x in enumerate(self.distances.values())},
             **{f"columns/{at}": x for at, x in enumerate(self.column_mass.values())},
-        }
-        return save_arrays(target, arrays)
+        })  # fmt: skip
 
     @classmethod
     def load(cls, path: Any) -> Self:

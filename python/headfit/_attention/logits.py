@@ -94,21 +94,21 @@ class LogitOptions:
         The core keeps copies of sparse masks and of small arrays. They are frozen, here and in
         `core_logits`, so that the attributes of an `Attention` always show what it computes with.
         """
-        mask, lengths, keys, sinks = self.mask, self.key_lengths, self.key_mask, self.sinks
+        mask, counts, keys, sinks = self.mask, self.key_lengths, self.key_mask, self.sinks
         bias = None if self.bias is None else arrays.as_array(self.bias, "bias")
         if bias is not None and bias.dtype.kind == "b":
             raise InputError("bias must hold numbers; pass truth values as a mask")
         if bias is not None:
             bias = arrays.as_stored_array(bias, "bias", ndim=0)
         if sinks is not None:
-            sinks = frozen(arrays.as_float_array(sinks, "sinks", ndim=0).astype(np.float64))
+            sinks = arrays.as_float_array(sinks, "sinks", ndim=0).astype(np.float64)
         if mask is not None and not isinstance(mask, (str, tuple)):
             mask = frozen_mask(mask) if arrays.is_sparse(mask) else as_allowed(mask)
-        if lengths is not None:
-            lengths = frozen(arrays.as_array(lengths, "key_lengths"))
-        if keys is not None:
-            keys = frozen(as_key_mask(keys))
-        return replace(self, mask=mask, key_lengths=lengths, bias=bias, key_mask=keys, sinks=sinks)
+        return replace(
+            self, mask=mask, bias=bias, sinks=None if sinks is None else frozen(sinks),
+            key_lengths=None if counts is None else frozen(arrays.as_array(counts, "key_lengths")),
+            key_mask=None if keys is None else frozen(as_key_mask(keys)),
+        )  # fmt: skip
 
 
 def core_logits(
@@ -140,9 +140,11 @@ def core_logits(
     # The caller may change an array that the core has copied: the attribute becomes a copy too.
     if isinstance(mask, np.ndarray) and (batch := math.prod(mask.shape[:-2])) != 1:
         mask = mask if mask.flags.c_contiguous and batch == math.prod(lead) else frozen(mask)
-    core_bias = positions.bias if bias is None else _bias(bias, lead, shape, dtype)
-    if bias is not None and not np.may_share_memory(bias, core_bias):
-        bias = frozen(bias)
+    core_bias = positions.bias
+    if bias is not None:
+        core_bias = bias.astype(dtype, copy=False) if bias.dtype == np.float64 else bias
+        core_bias = arrays.by_heads(arrays.as_items(core_bias), lead, shape, "bias")
+        bias = bias if np.may_share_memory(bias, core_bias) else frozen(bias)
     scale = check_scale(options.scale, dim)
     options = replace(options, scale=scale, mask=mask, bias=bias, position=position)
     core_options = _core.LogitOptions(
@@ -155,8 +157,8 @@ def core_logits(
         rotary_halves=positions.halves,
         sinks=sinks,
     )
-    no_heads = 0 in lead  # which read no keys
-    return q, k, options, _core.Logits(q_stack, k_stack[:0] if no_heads else k_stack, core_options)
+    # No heads read no keys.
+    return q, k, options, _core.Logits(q_stack, k_stack[:0] if 0 in lead else k_stack, core_options)
 
 
 def _readable(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -202,12 +204,6 @@ def _group(q_lead: tuple[int, ...], k_lead: tuple[int, ...]) -> int:
         "the leading axes of K must be those of Q, with a number of heads that divides Q's, "
         f"or none; got {k_lead} for {q_lead}"
     )
-
-
-def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) -> Any:
-    """Return a bias as an array of shape (heads, n, m), broadcast without a copy if possible."""
-    array = bias.astype(dtype, copy=False) if bias.dtype == np.float64 else bias
-    return arrays.by_heads(arrays.as_items(array), lead, shape, "bias")
 
 
 def is_same(a: Any, b: Any, name: str) -> bool:

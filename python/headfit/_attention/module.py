@@ -243,9 +243,8 @@ class SelfAttention:
                 q[rows], k[rows] = np.split(wide @ weights, 2, axis=1)
         arrays.check_finite(q, "X W_Q")
         arrays.check_finite(k, "X W_K")
-        inputs = arrays.as_stack(x)
         errors = tuple(
-            _core.product_errors(inputs, arrays.as_stack(w), arrays.as_stack(product))
+            _core.product_errors(*(arrays.as_stack(matrix) for matrix in (x, w, product)))
             for w, product in ((self.W_Q, q), (self.W_K, k))
         )
         return Attention._of(q, k, {"scale": self.scale, "mask": mask}, errors)
@@ -327,13 +326,12 @@ class SelfAttention:
         if self.is_canonical:
             return together.astype(dtype, copy=False)
         out: FloatArray = np.empty((together.shape[0], self.width), dtype)
-        blocks = short_blocks(together.shape[0], self.width * together.shape[1])
         is_square = self.width == 2 * self.dim
         factor, pivots = self._lu_factors if is_square else (self._pseudo_inverse, np.empty(0))
         # SciPy's getrs adds 1 to the pivots in place while it works, so that threads that share
         # this module must each pass a copy.
         pivots = pivots.copy()
-        for rows in blocks:
+        for rows in short_blocks(together.shape[0], self.width * together.shape[1]):
             wide = together[rows].astype(np.float64)
             wide = lapack.dgetrs(factor, pivots, wide.T)[0].T if is_square else wide @ factor
             out[rows] = arrays.round_to(wide, dtype.name, "X")

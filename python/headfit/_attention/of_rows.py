@@ -64,9 +64,8 @@ class AttentionStats(Figures, Shown):
         """
         shape, keys = self.entropy.shape, self.keys_for_share
         names = [*(f"axis{at}" for at in range(len(shape) - 1)), "row"]
-        places = np.indices(shape).reshape((len(shape), -1))
         columns = {
-            **dict(zip(names, places, strict=True)),
+            **dict(zip(names, np.indices(shape), strict=True)),
             **named(self, "entropy", "max_weight", "effective_support", "log_sum", "key_mass"),
             **{f"keys{s * 100:.12g}": keys[..., i] for i, s in enumerate(self.shares)},
         }

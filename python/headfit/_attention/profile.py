@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
@@ -53,27 +54,14 @@ class Measures:
         )
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(SimpleNamespace):
     """The measures of each row and key of heads; `HeadTable` describes those of the same names.
 
-    Arrays have the leading axes of the attention, or others in their place. `present` tells which
-    rows have a key. `gamma` and `induction` are of each row, NaN in rows without an induction
-    score. `column_mass` and `offset_mass` are sums over the rows.
+    These are the arrays keys, entropy, key_mass, top_mass, load, sink_columns and sparse, with the
+    leading axes of the attention or others in their place. `present` tells which rows have a key.
+    `gamma` and `induction` are of each row, NaN in rows without an induction score. `column_mass`
+    and `offset_mass` are sums over the rows.
     """
-
-    present: NDArray[np.bool_]
-    keys: Counts
-    entropy: Floats
-    key_mass: Floats
-    top_mass: Floats
-    gamma: Floats
-    induction: Floats
-    load: Counts
-    sink_columns: NDArray[np.bool_]
-    sparse: NDArray[np.bool_]
-    column_mass: Floats
-    offset_mass: Floats
 
     @classmethod
     def of(
@@ -102,12 +90,9 @@ class Profile:
         with np.errstate(over="ignore"):
             gamma = np.exp(rows["log_gamma"])
         return cls(
+            **{"induction": np.full(present.shape, np.nan), **rows},
             present=present,
-            **{x: rows[x] for x in ("keys", "entropy", "key_mass", "column_mass", "offset_mass")},
-            top_mass=top_mass,
             gamma=gamma,
-            induction=rows.get("induction", np.full(present.shape, np.nan)),
-            load=load,
             sink_columns=(2 * load > count) & (load > per_column),
             sparse=held & (load.max(axis=-1) <= per_column),
         )
@@ -164,8 +149,8 @@ class HeadStatistics:
         attention) and other counts; histograms ``keys_counts`` and ``gamma_counts``; the mass on
         keys at the distances 0, 1, ... ``before`` the query, and that on the ``columns`` of the
         passages.
-    largest, least : dict of str to ndarray
-        The largest and the least value in any row.
+    worst : dict of str to ndarray
+        The largest value in any row, of ``top_mass`` the least.
     """
 
     def __init__(self, heads: int, measures: Measures) -> None:
@@ -180,8 +165,7 @@ class HeadStatistics:
             "gamma_counts": np.zeros((heads, EDGES.size), np.int64),
             **dict.fromkeys(["before", "columns"], nothing),
         }
-        self.largest = {"keys": many, "gamma": one, "load": np.zeros(heads, np.int64)}
-        self.least = {"top_mass": one}
+        self.worst = {"keys": many, "gamma": one, "load": np.zeros(heads, int), "top_mass": one}
 
     @property
     def passages(self) -> int:
@@ -199,19 +183,17 @@ class HeadStatistics:
         """
         if 0 in (*attention.lead, attention.n, attention.m):
             return
-        passages = math.prod(attention.lead) // self.heads
-        threads = thread_count(num_threads)
-        profile = Profile.of(attention, self.measures, tokens, threads, (passages, self.heads))
+        lead = math.prod(attention.lead) // self.heads, self.heads
+        profile = Profile.of(attention, self.measures, tokens, thread_count(num_threads), lead)
         self.sums |= {name: _plus(self.sums[name], x) for name, x in _sums(profile).items()}
-        largest = {
-            "keys": profile.over_keys(np.nanmax),
-            "gamma": profile.over_rows(np.nanmax, profile.gamma),
-            "load": profile.load.max(axis=-1),
+        worst = {
+            "keys": (np.fmax, profile.over_keys(np.nanmax)),
+            "gamma": (np.fmax, profile.over_rows(np.nanmax, profile.gamma)),
+            "load": (np.fmax, profile.load.max(axis=-1)),
+            "top_mass": (np.fmin, profile.over_rows(np.nanmin, profile.top_mass)),
         }
-        for name, values in largest.items():
-            self.largest[name] = np.fmax(self.largest[name], np.fmax.reduce(values, axis=0))
-        worst = np.fmin.reduce(profile.over_rows(np.nanmin, profile.top_mass), axis=0)
-        self.least["top_mass"] = np.fmin(self.least["top_mass"], worst)
+        for name, (worse, values) in worst.items():
+            self.worst[name] = worse(self.worst[name], worse.reduce(values, axis=0))
 
     def numbers(self) -> dict[str, NDArray[Any]]:
         """Return a column for each measure, by name: see `ModelTable`."""
@@ -222,13 +204,12 @@ class HeadStatistics:
             keys = f"keys{share * 100:.12g}"
             columns[f"{keys}_mean"] = mean_of(sums["keys"][:, s], sums["rows"])
             columns[f"{keys}_median~"] = middle[:, s]
-            columns[f"{keys}_max"] = self.largest["keys"][:, s]
-        return {
-            **columns,
+            columns[f"{keys}_max"] = self.worst["keys"][:, s]
+        return columns | {
             f"top{measures.per_row}_mean": mean_of(sums["top_mass"], sums["rows"]),
-            f"top{measures.per_row}_worst": self.least["top_mass"],
-            "max_load": self.largest["load"],
-            "gamma": self.largest["gamma"],
+            f"top{measures.per_row}_worst": self.worst["top_mass"],
+            "max_load": self.worst["load"],
+            "gamma": self.worst["gamma"],
             "gamma_median~": medians(sums["gamma_counts"]),
             **{name: mean_of(sums[name], sums[count]) for name, count in MEANS.items()},
         }

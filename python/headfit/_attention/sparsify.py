@@ -271,15 +271,10 @@ def sparsify(
         attention = head_to_match(attention, "M")
         mask = frozen_mask(attention.mask)
     return Sparsified(
-        matrix=matrix,
-        dropped_mass=dropped,
-        worst_row=int(dropped.argmax()),
-        per_row=int(sizes.max()),
-        per_column=int(counts.max()),
-        exempt=exempt.astype(np.int64),
-        method=method,
-        mask=mask,
-    )
+        matrix=matrix, dropped_mass=dropped, worst_row=int(dropped.argmax()),
+        per_row=int(sizes.max()), per_column=int(counts.max()), exempt=exempt.astype(np.int64),
+        method=method, mask=mask,
+    )  # fmt: skip
 
 
 def _kept(shape: tuple[int, int], arrays: Any) -> tuple[sp.csr_array, NDArray[Any], NDArray[Any]]:

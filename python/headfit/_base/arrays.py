@@ -163,10 +163,9 @@ def as_items(array: NDArray[Any]) -> NDArray[Any]:
     records aligned wherever they lie, and bfloat16 comes as records.
     """
     size = max(1, array.dtype.itemsize)
-    is_aligned = array.flags.aligned
+    whole = array.flags.aligned and all(stride % size == 0 for stride in array.strides)
     if array.dtype.kind == "V":
-        is_aligned = array.__array_interface__["data"][0] % size == 0
-    whole = is_aligned and all(stride % size == 0 for stride in array.strides)
+        whole = whole and array.__array_interface__["data"][0] % size == 0
     return array if whole else array.copy()
 
 

@@ -53,10 +53,7 @@ class Shown(Pictured):
 def text_table(
     title: str, names: Sequence[str], rows: Sequence[Sequence[str]], more: Iterable[str] = ()
 ) -> str:
-    """Return a title, a table with names of columns above its cells, and lines below it, as text.
-
-    Cells are aligned to the right.
-    """
+    """Return a title, a table of cells below the names of columns, and lines below it, as text."""
     return "\n".join([title, *aligned([names, *rows]), *more])
 
 

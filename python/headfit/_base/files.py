@@ -39,9 +39,8 @@ def as_path(path: Any, name: str) -> str:
 
 def file_error(name: str, path: str, problem: str, error: OSError) -> FileError:
     """Return an error of the system as one that names the argument and its path."""
-    reason = error.strerror or str(error)
     kind = MissingFileError if isinstance(error, FileNotFoundError) else FileError
-    return kind(f"{name}: {path} {problem}: {reason}", error.errno, path)
+    return kind(f"{name}: {path} {problem}: {error.strerror or error}", error.errno, path)
 
 
 @contextmanager

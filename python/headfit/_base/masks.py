@@ -156,8 +156,7 @@ def core_mask(
         )
     array = as_items(as_allowed(mask))
     of_keys = array.shape[-1] == shape[1] and array.shape[:-1] == lead[: array.ndim - 1]
-    whole = by_heads(array, lead, shape, "mask", FOR_KEYS if of_keys else "")
-    return _core.Mask(dense=whole, **about_keys)
+    return _core.Mask(dense=by_heads(array, lead, shape, "mask", FOR_KEYS * of_keys), **about_keys)
 
 
 class FrozenMask(sp.csr_array):
@@ -200,8 +199,7 @@ def frozen_mask(mask: Any) -> Any:
         csr = allowed_places(mask)
         if isinstance(csr, FrozenMask):
             return csr
-        parts = frozen(csr.data), frozen(csr.indices), frozen(csr.indptr)
-        return FrozenMask(parts, shape=csr.shape)
+        return FrozenMask(tuple(map(frozen, (csr.data, csr.indices, csr.indptr))), shape=csr.shape)
     return frozen(as_allowed(mask))
 
 

@@ -46,7 +46,6 @@ ArrayLike: TypeAlias = (
 # A SciPy sparse array or matrix of any format.
 Sparse: TypeAlias = sp.sparray | sp.spmatrix
 
-# The name of a file.
 PathLike: TypeAlias = str | os.PathLike[str]
 
 # What may be attended to: "causal", a window, or a boolean or additive matrix.

@@ -14,7 +14,7 @@ from headfit._attention.logits import LogitKeywords, names_logit_options
 from headfit._base.arguments import as_choice, as_count, as_flag, check_between, thread_count
 from headfit._base.arrays import as_contiguous, as_float_array, as_stack, computed_in
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import Shown, mask_text, number, plain_dict
+from headfit._base.display import mask_text, number, plain_dict
 from headfit._base.machine import require_memory
 from headfit._base.masks import frozen_mask
 from headfit._base.tolerances import Kernel, KernelLike, as_kernel
@@ -26,7 +26,7 @@ FORMS = ("sum", "dot")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class SelectionCertificate(Proof, Shown):
+class SelectionCertificate(Proof):
     """What is proved about the attention that heads keep with the keys an index surely selects.
 
     Attributes
@@ -93,32 +93,19 @@ class SelectionCertificate(Proof, Shown):
         values |= {f"rows_{word}": count for word, count in self._counts().items()}
         return plain_dict({n: x for n, x in values.items() if not isinstance(x, np.ndarray)})
 
-    def _counts(self) -> dict[str, int]:
-        return {word: int((self.row_status == i).sum()) for i, word in enumerate(VERDICTS)}
-
-    def _facts(self) -> dict[str, str]:
+    def __repr__(self) -> str:
         *head, row = self.worst or [""]
         least, mean = (number(-x)[1:] for x in (self.mass, self.mass_mean))  # rounded down
-        return {
-            "mass kept": f">= {least} (asked for {self.asked:g}) at head "
-            f"{', '.join(map(str, head)) or 0}, row {row}; mean >= {mean}",
-            "surely selected": f"{self.sure.sum()} of {self.selected.sum()} keys, at most "
-            f"{self.keys} a row with the last {self.window} and the first {self.first}",
-            "about": f"the exact attention of the stored Q, K ({self.dtype}), with scores of "
+        return (
+            f"SelectionCertificate: {self._verdict(f'all {self.row_status.size} rows')}\n"
+            f"  mass kept >= {least} (asked for {self.asked:g}) at head "
+            f"{', '.join(map(str, head)) or 0}, row {row}; mean >= {mean}\n"
+            f"  surely selected {self.sure.sum()} of {self.selected.sum()} keys, at most "
+            f"{self.keys} a row with the last {self.window} and the first {self.first}\n"
+            f"  about the exact attention of the stored Q, K ({self.dtype}), with scores of "
             f"{self.dim} stored numbers, form {self.form!r}, by kernels {self.kernel}, whatever "
-            f"the order of sums and the rule for ties; {self.rescanned} rows rescanned in float64",
-        }
-
-    def __repr__(self) -> str:
-        count, rows = self._counts(), self.row_status.size
-        more = f", {count['undecided']} undecided" if count["undecided"] else ""
-        verdict = {
-            "holds": f"holds for all {rows} rows",
-            "fails": f"FAILS in {count['fails']} of {rows} rows{more}",
-            "undecided": f"UNDECIDED in {count['undecided']} of {rows} rows",
-        }[self.status]
-        facts = [f"{name} {fact}" for name, fact in self._facts().items()]
-        return "\n  ".join([f"SelectionCertificate: {verdict}", *facts])
+            f"the order of sums and the rule for ties; {self.rescanned} rows rescanned in float64"
+        )
 
 
 @names_logit_options("bias", "position")

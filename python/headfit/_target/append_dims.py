@@ -6,13 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._attention.heads import one_head
 from headfit._attention.logits import check_scale
 from headfit._base.arrays import FloatArray, as_indices, round_to, widened
+from headfit._base.sparse import csr_of
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
 from headfit._target.target import Target, TargetLike, as_target, largest_ratio, with_matrix
 from headfit.errors import InputError
@@ -31,8 +31,7 @@ def without_columns(target: Target, columns: NDArray[np.int64]) -> Target:
     csr = target.matrix
     kept = ~np.isin(csr.indices, columns)
     offsets = np.concatenate([[0], np.cumsum(kept)])[csr.indptr]
-    parts = (csr.data[kept], csr.indices[kept], offsets)
-    return with_matrix(target, sp.csr_array(parts, shape=csr.shape))
+    return with_matrix(target, csr_of(csr.data[kept], csr.indices[kept], offsets, csr.shape))
 
 
 def _entries(

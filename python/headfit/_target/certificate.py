@@ -23,6 +23,7 @@ class Proof(Pictured):
     """A certificate, which says whether what was asked for is proved."""
 
     status: Status
+    row_status: NDArray[np.int8]
 
     def __bool__(self) -> NoReturn:
         raise TypeError("a certificate has no truth value: ask for .holds or .status")
@@ -37,6 +38,19 @@ class Proof(Pictured):
         if not self.holds:
             raise CertificateError(repr(self))
         return self
+
+    def _counts(self) -> dict[str, int]:
+        return {word: int((self.row_status == i).sum()) for i, word in enumerate(VERDICTS)}
+
+    def _verdict(self, whole: str, more: str = "") -> str:
+        """Return for what it holds, `whole`, or in how many rows it does not."""
+        counts, rows = self._counts(), self.row_status.size
+        undecided = f", {counts['undecided']} undecided" if counts["undecided"] else ""
+        return {
+            "holds": f"holds for {whole}",
+            "fails": f"FAILS in {counts['fails']} of {rows} rows{undecided}{more}",
+            "undecided": f"UNDECIDED in {counts['undecided']} of {rows} rows{more}",
+        }[self.status]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -144,7 +158,7 @@ class Certificate(Proof):
     @property
     def reached(self) -> str:
         """What was reached, in words: the rows that hold, and both bounds beside the tolerances."""
-        held = int(np.count_nonzero(self.row_status == 0))
+        held = self._counts()["holds"]
         rows = "no row holds" if held == 0 else f"{held} of {self.n} rows hold"
         return (
             f"{rows}; leak <= {number(self.leak, 3)} (tolerance {self.tolerances.leak:.3g}), "
@@ -202,19 +216,9 @@ class Certificate(Proof):
         ):
             at = "" if place is None else " at row {}, columns {} / {}".format(*place)
             bounds.append(f"{name} <= {number(bound)} (tolerance {limit:.6g}){at}")
-        lines = [self._headline(), "; ".join(bounds)]
+        entries = f"all {self.n}**2 entries, {self.nonzeros} nonzeros"
+        lines = [f"Certificate: {self._verdict(entries, f' ({entries})')}", "; ".join(bounds)]
         if self.row_tv is not None:
             tv = f"total variation mean {self.tv_mean:.3g}, worst {self.tv_worst:.3g}"
             lines.append(f"{tv}; stray mass worst {self.stray_worst:.3g}")
         return "\n  ".join([*lines, f"about {self._subject()}"])
-
-    def _headline(self) -> str:
-        entries = f"all {self.n}**2 entries, {self.nonzeros} nonzeros"
-        failed, undecided = self.failed_rows.size, self.undecided_rows.size
-        more = f", {undecided} undecided" if undecided else ""
-        verdict = {
-            "holds": f"holds for {entries}",
-            "fails": f"FAILS in {failed} of {self.n} rows{more} ({entries})",
-            "undecided": f"UNDECIDED in {undecided} of {self.n} rows ({entries})",
-        }
-        return f"Certificate: {verdict[self.status]}"

@@ -283,7 +283,6 @@ def _certify_blocks(cluster: Cluster, scan_rows: ScanRows, attention: Attention)
 
 
 def _certify_block(scan_rows: ScanRows, rows: NDArray[np.int64], scans: Scans) -> dict[str, Any]:
-    """Judge a block of rows on a worker."""
     figures = scan_rows(rows, scans)
     return {name: x[rows] if isinstance(x, np.ndarray) else x for name, x in figures.items()}
 

@@ -173,10 +173,11 @@ class Target(Pictured):
         return plain_dict({**own, "mask": None if self.mask is None else mask_text(self.mask)})
 
     def __repr__(self) -> str:
-        sizes = named(self, "n", "nonzeros", "per_row", "per_column")
-        facts = ", ".join(f"{name}={size}" for name, size in sizes.items())
         mask = "" if self.mask is None else f", mask={mask_text(self.mask)}"
-        return f"Target({facts}, gamma={self.gamma:.6g}{mask})"
+        return (
+            f"Target(n={self.n}, nonzeros={self.nonzeros}, per_row={self.per_row}, "
+            f"per_column={self.per_column}, gamma={self.gamma:.6g}{mask})"
+        )
 
 
 TargetLike: TypeAlias = Target | Sparsified | Sparse | ArrayLike | PathLike
@@ -294,7 +295,6 @@ def _mean(counts: NDArray[np.intp]) -> float:
 
 
 def _heavy(counts: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the indices of the rows or columns with so many nonzeros that they are heavy."""
     return np.flatnonzero((counts > TIMES_THE_MEAN * _mean(counts)) & (counts > MANY))
 
 

@@ -78,7 +78,7 @@ def label_tokens(ax: Axes, tokens: Sequence[Any] | None) -> None:
     """Label the positions on both axes with tokens, as many as can be read."""
     if tokens is None:
         return
-    points = 72 * _least_side(ax) / float(ax.figure.dpi)
+    points = 72 * _least_side_in_pixels(ax) / float(ax.figure.dpi)
     step = max(1, int(-(-len(tokens) * _POINTS_PER_LABEL // points)))
     places = range(0, len(tokens), step)
     labels = [str(tokens[place]) for place in places]
@@ -88,14 +88,13 @@ def label_tokens(ax: Axes, tokens: Sequence[Any] | None) -> None:
     ax.set_yticks(places, labels, fontsize=size, parse_math=False)
 
 
-def _least_side(ax: Axes) -> float:
-    """Return the shorter side of axes, in pixels."""
+def _least_side_in_pixels(ax: Axes) -> float:
     return float(min(ax.get_window_extent().size))
 
 
 def half_pixels(ax: Axes) -> int:
     """Return half the axes' size in pixels: tiles of two pixels keep single entries visible."""
-    return max(64, int(_least_side(ax) / 2))
+    return max(64, int(_least_side_in_pixels(ax) / 2))
 
 
 def head_names(shape: tuple[int, ...]) -> list[str]:
@@ -134,9 +133,9 @@ def plain_numbers(axis: Any, form: str = "{x:g}") -> None:
     axis.set_minor_formatter(matplotlib().ticker.NullFormatter())
 
 
-def finish(ax: Axes, x: str, y: str, *, columns: int = 3, **legend: Any) -> None:
-    """Name both axes, draw a grid, and the legend below the axes, where it hides nothing."""
+def finish(ax: Axes, x: str, y: str, *, columns: int = 3, inside: str | None = None) -> None:
+    """Name both axes, draw a grid, and the legend `inside`, or below, where it hides nothing."""
     ax.set(xlabel=x, ylabel=y)
     ax.grid(alpha=0.25, linewidth=0.6)
-    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": columns}
-    ax.legend(**{**below, "fontsize": 9, "frameon": False, **legend})
+    below: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": columns}
+    ax.legend(fontsize=8 if inside else 9, frameon=False, **({"loc": inside} if inside else below))

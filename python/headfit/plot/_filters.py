@@ -130,8 +130,7 @@ def translation(
         drawn.inset.set_xlim(edges[0], edges[-1])
         drawn.inset.set_title("all offsets", fontsize=8, color=INK, pad=2)
         drawn.inset.tick_params(labelsize=7)
-    inside_axes = {"loc": "upper left", "bbox_to_anchor": None, "fontsize": 8}
-    finish(ax, "offset from query back to key", "logit", columns=1, **inside_axes)
+    finish(ax, "offset from query back to key", "logit", inside="upper left")
     return drawn
 
 
@@ -260,9 +259,8 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
             xycoords=("axes fraction", "data"), xytext=(0, 4), textcoords="offset points",
             fontsize=8, color=INK,
         )  # fmt: skip
-    inside = {"loc": "lower right", "bbox_to_anchor": None, "fontsize": 8}
     label = "least scale · ‖q‖ · ‖k‖ without content"
-    finish(ax, "width of the window (keys)", label, columns=1, **inside)
+    finish(ax, "width of the window (keys)", label, inside="lower right")
     return drawn
 
 

@@ -62,8 +62,7 @@ def _as_html(draw: Callable[..., Any], alt: str, result: Any) -> str:
         "font.sans-serif": ["DejaVu Sans", "sans-serif"],  # written beside every text
     }
     with package.rc_context(settings):
-        more: dict[str, Any] = {"bbox_inches": "tight", "metadata": {"Date": None}}
-        figure.savefig(file, format="svg", dpi=96, **more)
+        figure.savefig(file, format="svg", dpi=96, bbox_inches="tight", metadata={"Date": None})
     raw = re.sub(rb">\s+<", b"><", file.getvalue())
     if len(raw) > PICTURE_BYTES:
         return ""

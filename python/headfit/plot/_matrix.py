@@ -133,8 +133,7 @@ def draw_cells(
     """Draw tiles on axes in token positions; a long narrow matrix is stretched to fill them."""
     aspect: Any = "auto" if max(shape) > _STRIP * min(shape) else "equal"
     extent = (-0.5, shape[1] - 0.5, shape[0] - 0.5, -0.5)
-    look: Any = {"aspect": aspect, "extent": extent, "interpolation": "nearest"}
-    image = ax.imshow(cells, cmap=cmap, norm=norm, **look)
+    image = ax.imshow(cells, cmap, norm, aspect=aspect, extent=extent, interpolation="nearest")
     ax.set(xlabel="key", ylabel="query")
     for side, bins in ((ax.xaxis, 5), (ax.yaxis, 7)):  # few enough for numbers of six digits
         side.set_major_locator(matplotlib().ticker.MaxNLocator(integer=True, nbins=bins))
@@ -326,8 +325,7 @@ def offsets(
     if not shape:
         ax.set_ylabel("share of attention")
         return ax.bar(np.arange(len(names)), mass[0], color=BLUE, width=0.85)
-    norm = common_norm(None, mass)
-    image = ax.imshow(mass, aspect="auto", cmap=cmap, norm=norm, interpolation="nearest")
+    image = ax.imshow(mass, cmap, common_norm(None, mass), aspect="auto", interpolation="nearest")
     labels = _axes.head_names(shape)
     step = -(-len(labels) // _MOST_NAMES)
     ax.set_yticks(range(0, len(labels), step), labels[::step], fontsize=8)

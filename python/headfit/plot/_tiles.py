@@ -185,7 +185,6 @@ def _edges(size: int, pixels: int) -> NDArray[np.int64]:
 
 
 def _tile_of(place: NDArray[Any], edges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of the tile that contains each position."""
     return np.searchsorted(edges, place, side="right") - 1
 
 

@@ -6,6 +6,8 @@ proved for all supports of k keys at once. `counting` is a bound for most random
 docs/bounds.md states the bounds for bounded norms and logits.
 """
 
+from __future__ import annotations
+
 import math
 import sys
 from fractions import Fraction

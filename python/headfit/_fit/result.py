@@ -1,5 +1,7 @@
 """What a fit is: the head, its certificate, what was tried to find it, and why that ended."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Sequence

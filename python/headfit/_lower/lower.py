@@ -1,5 +1,7 @@
 """Lower bounds on the head size, each with a witness."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import asdict, astuple, dataclass
 from typing import Any

@@ -3,6 +3,8 @@
 What they come close to is the attention of one head, or a matrix.
 """
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Callable, Sequence

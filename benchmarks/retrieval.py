@@ -6,6 +6,7 @@ keys are stored in few bytes, or that attends to the keys alone that an index fi
     python benchmarks/retrieval.py --lengths 2000 --trials 2     # twenty minutes on two cores
     python benchmarks/retrieval.py --device cuda                 # minutes
     python benchmarks/retrieval.py --fitted 10:1024              # indexes that saw short passages
+    python benchmarks/retrieval.py --lengths 8000 --trials 10 --keys   # keys in few bytes alone
 
 The model reads help topics with a sentence that tells a number, at places spread over the text,
 and is asked for it at the end. A trial counts where all its digits are the most probable tokens,
@@ -41,6 +42,8 @@ def methods(model, fitted, options):
         keys = fitted_keys(model, of_layers, size, options)
         found[f"keys in {keys.bytes:.1f} bytes"] = Changed(model, found=keys)
     del of_layers
+    if not options.keys:
+        return found
     passages = capture(model, fitted, *options.fitted).passages()
     ways = {"best keys": finding.exact}
     for dim, dtype in INDEXES:
@@ -79,7 +82,7 @@ def pass_key(tokenizer, text, length, trial, trials, rng):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 2000, 4000, 8000])
-    parser.add_argument("--keys", type=int, nargs="+", default=[64, 128, 256])
+    parser.add_argument("--keys", type=int, nargs="*", default=[64, 128, 256])
     parser.add_argument("--trials", type=int, default=20)
     finding.fitted_to(parser, (4, 4096))
     parser.add_argument("--threads", type=int, default=2)

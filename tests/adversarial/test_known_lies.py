@@ -372,17 +372,25 @@ def test_integers_beyond_float64_are_refused(big):
 # Proofs that nothing exists, beside a head that does ----------------------------------------
 
 
-def test_subnormal_products_that_a_large_scale_multiplies():
+# What products of a format lose, times the scale, is no less than a logit.
+IN_FLOAT16 = (np.float16, 2.0**-11, 2.0**-11, 2.0**22, "float16", "eager-float16")
+IN_FLOAT32 = (np.float64, 2.0**-73, 2.0**-74, 2.0**147, "float64",
+              hf.Kernel(product="float32", logits="float16"))  # fmt: skip
+
+
+@pytest.mark.parametrize("given", [IN_FLOAT16, IN_FLOAT32])
+def test_subnormal_products_that_a_large_scale_multiplies(given):
+    rounded, *units, scale, dtype, kernel = given
     rows = [[0], [0, 1], [0, 1, 2], [3, 4], [4]]
     A = np.zeros((5, 5))
     for row, columns in enumerate(rows):
         A[row, columns] = 1 / len(columns)
     q, k = ([1.64, 1.873, 1.873, -1.873, -1.64], [1, 0.4672, 0, -0.4672, -1])
-    Q, K = (np.float16(np.array(x)[:, np.newaxis] * 2.0**-11).astype("f") for x in (q, k))
+    Q, K = (rounded(np.outer(x, unit)) for x, unit in zip((q, k), units, strict=True))
     asked = {"leak": float(np.exp(-1)) * 1.001, "distortion": 6.0, "max_logit": 1.75,
-             "kernel": "eager-float16", "scale": 2.0**22}  # fmt: skip
+             "kernel": kernel, "scale": scale}  # fmt: skip
     assert hf.certify(A, Q, K, **asked).holds  # of size 1
-    found = hf.fit(A, 1, dtype="float16", **asked)
+    found = hf.fit(A, 1, dtype=dtype, **asked)
     assert found.stopped != "infeasible"
     assert found.lower_bound is None or found.lower_bound.dim <= 1
 
@@ -397,13 +405,46 @@ def test_bounded_logits_do_not_bound_norms():
     assert found.stopped == "stalled"
 
 
-def test_rounded_logits_meet_what_exact_ones_do_not():
-    A, K = np.array([[0.5, 0.5, 0]] * 3), np.array([[1, 1, 1], [1, 0, 1], [1, -1, 1]], "f")
-    Q = np.tile(np.array([[600, 1.5, -1.0]], "f"), (3, 1))
-    asked = {"kernel": "eager-bfloat16", "scale": 1.0}
+TWO, MIDDLE = [0.5, 0.5, 0], [0, 1.0, 0]
+IN_LINE = [[1, 1, 1], [1, 0, 1], [1, -1, 1]]
+NEARLY = [[-1, 0], [0, 1e-13], [1, 0]]
+ROOT = hf.Kernel(accumulate="float32", operands="bfloat16", scale="root")
+
+
+@pytest.mark.parametrize(
+    ("row", "query", "keys", "dtype", "options", "asked"),
+    [
+        (TWO, [600, 1.5, -1], IN_LINE, "bfloat16", {}, {"kernel": "eager-bfloat16"}),
+        (TWO, [2**26, 1, -1.5], IN_LINE, "float64", {}, {"kernel": hf.Kernel(logits="float32")}),
+        (TWO, [2**26, 1, -1.5], IN_LINE, "float64", {}, {"kernel": hf.Kernel(product="float32")}),
+        # Keys that are in a line, but not where the root of the scale is multiplied in.
+        (MIDDLE, [140, -140], [[9, 5], [11, 7], [13, 9]], "bfloat16", {},
+         {"kernel": ROOT, "scale": 1.3}),
+        # Queries whose norm is enormous, but not infinite.
+        (MIDDLE, [0, 3.3e13], NEARLY, "float64", {}, {}),
+        (MIDDLE, [0, 3.3e13], NEARLY, "float64", {"max_norm": 1e14}, {}),
+        # The log-ratios alone are not met exactly.
+        (TWO, [0.09], [[0], [1], [-5]], "float64", {"form": "equality"}, {"leak": 0.9}),
+    ],
+)  # fmt: skip
+def test_queries_for_keys_that_max_margin_finds_none_for(row, query, keys, dtype, options, asked):
+    wide = np.float64 if dtype == "float64" else np.float32
+    A, Q, K = np.array([row] * 3), np.array([query] * 3, wide), np.array(keys, wide)
+    asked = {"scale": 1.0, **asked}
     assert hf.certify(A, Q, K, **asked).holds
-    found = hf.fit(A, 3, method=hf.methods.MaxMargin(K), dtype="bfloat16", **asked)
-    assert found.stopped != "infeasible"
+    method = hf.methods.MaxMargin(K, **options)
+    assert hf.fit(A, len(query), method=method, dtype=dtype, **asked).stopped == "stalled"
+
+
+def test_a_key_between_others_is_proved_to_have_no_query():
+    # With `max_norm` too; where the residual of the witness is exactly 0, and where it is not.
+    for keys in ([[0.0], [1], [-1]], np.random.default_rng(0).normal(size=(19, 3))):
+        for options in ({}, {"max_norm": 1e3}):
+            method, A = hf.methods.MaxMargin(keys, **options), np.eye(len(keys))
+            found = hf.fit(A, method=method, dtype="float64")
+            assert found.stopped == "infeasible"
+            norms = [w.verify(A, found.K) for w in found.witnesses if w.kind == "farkas"]
+            assert math.isinf(max(norms)) == (len(keys) == 3)
 
 
 def test_logits_that_a_leak_near_one_needs():
@@ -424,3 +465,18 @@ def test_rounded_weights_that_vanish_leak_nothing():
     assert found.lower_bound is None or found.lower_bound.dim <= 4
     bound = hf.fit(np.eye(4), 4, time_limit=1, **asked).lower_bound
     assert bound is None or bound.dim <= 4
+    # The first and the last key are 1 apart, and the two of the support nearly equal.
+    keys, A = np.float16([[0.0], [0.005], [-1.0]]).astype("f"), np.array([TWO] * 3)
+    asked = {"leak": 1e-9, "kernel": kernel, "scale": 1.0, "dtype": "float16"}
+    assert hf.fit(A, 1, method=hf.methods.MaxMargin(keys), **asked).stopped == "stalled"
+
+
+def test_best_keys_of_an_index_whose_weights_underflow():
+    rng = np.random.default_rng(0)
+    Q, K = 200 * rng.normal(size=(40, 1)), rng.normal(size=(40, 1))
+    head = hf.Attention(Q.astype("f"), K.astype("f"), scale=1.0, mask="causal")
+    passages = [hf.Attention(*rng.normal(size=(2, 40, 1)), mask="causal") for _ in range(4)]
+    found = hf.index(passages, dim=1, keys=5, window=1, first=1, effort=0)
+    rows = [np.sort(weights[1:row]) for row, weights in enumerate(head.matrix())]
+    assert min(weights[-3] for weights in rows[5:]) == 0  # one of the best three
+    assert found.limits(head, time_limit=1).lower_bound.dim == 1  # as the head itself has

@@ -15,7 +15,7 @@ from headfit.errors import InputError, input_errors
 
 FORMATS = ("float32", *HALVES)
 # The distance of the smallest numbers of a format.
-LEAST_STEP = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
+LEAST_STEP = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149}
 _ROUNDED = ("operands", "product", "scale_dtype", "logits", "bias", "weights")
 
 

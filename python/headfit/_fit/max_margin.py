@@ -275,23 +275,30 @@ class MaxMargin(Method):
                 "largest_query": float(np.max(norms[status == "optimal"], initial=0.0)),
                 "max_norm": self.max_norm,
             }
-            ended: Ending = "infeasible" if self._is_proof(problem, witnesses) else "stalled"
+            is_proof = self._is_proof(problem, table.keys, witnesses)
+            ended: Ending = "infeasible" if is_proof else "stalled"
             head = Head(q, table.keys, failed, tuple(witnesses), settings, ended)
             if problem.is_narrow:
                 return with_narrow_queries(problem, head, None, self.max_norm)
             return head
 
-    def _is_proof(self, problem: Problem, witnesses: list[FarkasWitness | FaceWitness]) -> bool:
+    def _is_proof(
+        self, problem: Problem, keys: FloatArray, witnesses: list[FarkasWitness | FaceWitness]
+    ) -> bool:
         """Return whether it is proved that a row has no query within the bounds.
 
-        Not by exact logits, where the kernel rounds them; nor by a norm that is bounded for the
-        sake of the logits alone.
+        Not by log-ratios that are met exactly, nor by exact logits of these keys where the kernel
+        rounds either.
         """
-        limit = problem.logit_limit
-        is_ours = limit is not None and (self.max_norm is None or limit < self.max_norm)
-        norms = [w.norm_bound for w in witnesses if isinstance(w, FarkasWitness)]
-        is_met = any(math.isinf(norm) or not is_ours for norm in norms)
-        return is_met and not problem.kernel.rounds_logits
+        kernel, proofs = problem.kernel, [w for w in witnesses if isinstance(w, FarkasWitness)]
+        is_exact = kernel.relative_error == 0 and kernel.weights is None and kernel.scale != "root"
+        if not (proofs and is_exact and self.form == "tolerance"):
+            return False
+        best = max(proofs, key=lambda proof: proof.norm_bound)
+        longest = np.linalg.norm(keys.astype(np.float64), axis=1).max() * (1 - 1e-12)
+        limit = None if self.max_norm is None or not longest else self.max_norm / longest
+        is_beyond = limit is not None and best.norm_bound > limit
+        return is_beyond or best.excludes_any_norm(problem.target, keys)
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Double from twice the nonzeros per row, then bisect; cyclic keys have even sizes."""

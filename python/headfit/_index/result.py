@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from headfit import _core
 from headfit._attention.attention import Attention, attention_in
@@ -20,7 +21,7 @@ from headfit._base.tolerances import KernelLike
 from headfit._base.types import Seed
 from headfit._cache.stored import Stored, check_position
 from headfit._compress.maps import StoredMaps, check_same, warn_beyond
-from headfit._compress.passages import FromPassages, given_alone, rotated_float32
+from headfit._compress.passages import FromPassages, as_dtype, given_alone, rotated_float32
 from headfit._fit.fit import fit
 from headfit._fit.result import Fit
 from headfit._index.group import of_one_group
@@ -238,8 +239,10 @@ class Index(FromPassages, Stored):
         The best keys of each row, by the mean attention of the query heads and beside the first and
         the last ones, are a pattern. `fit` looks for the smallest head whose queries and keys, free
         for this passage, score these above all others. An index of the form "dot" that does so,
-        without ties, needs as many numbers at least as `lower_bound` of the result says; of the
-        form "sum", whose scores are no products, this is proved for one query head alone.
+        where the best scores of a row spread at most 131 times as far as they are above the others
+        (the tolerances of the result), needs as many numbers at least as `lower_bound` of the
+        result says; of the form "sum", whose scores are no products, this is proved for one query
+        head alone.
 
         Parameters
         ----------
@@ -284,11 +287,15 @@ class Index(FromPassages, Stored):
                 f"passage must be causal, with more than {kept} queries, as many keys, and no "
                 f"padding; got {shown(passage)}"
             )
-        weights = own.matrix(num_threads=num_threads).reshape(-1, own.n, own.n).mean(axis=0)
+        # Logarithms of weights, which may be too small for numbers themselves.
+        wide, threads = as_dtype(own, np.float64), {"num_threads": num_threads}
+        logs = wide.logits(**threads) - wide.stats(shares=(), **threads).log_sum[..., np.newaxis]
+        weights = logsumexp(logs.reshape(-1, own.n, own.n), axis=0)
         # Row r of these sees columns 0 to r.
-        free = np.where(np.tri(n, dtype=bool), weights[kept:, self.first : own.n - self.window], -1)
+        free = weights[kept:, self.first : own.n - self.window]
+        free = np.where(np.tri(n, dtype=bool), free, -np.inf)
         best = np.argsort(-free, axis=1, kind="stable")[:, :count].astype(np.int32)
-        best = np.where(np.take_along_axis(free, best, axis=1) < 0, -1, best)
+        best = np.where(np.take_along_axis(free, best, axis=1) == -np.inf, -1, best)
         pattern = as_csr(best, best >= 0, n)
         return fit(
             pattern.astype(np.float64) / pattern.sum(axis=1)[:, np.newaxis], leak=0.9,

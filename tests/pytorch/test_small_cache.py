@@ -317,7 +317,7 @@ def test_what_is_refused(made):
     model, found = made
     of_bits = found[("bytes", 6),]
     for name in ("nowhere", "model.layers.0.mlp"):
-        with pytest.raises(InputError, match=f"must name attention layers of model; got '{name}'"):
+        with pytest.raises(InputError, match=f"must name attention layers of model.*got '{name}'"):
             ht.SmallCache(model, {name: of_bits["model.layers.0.self_attn"]})
     with pytest.raises(InputError, match=r"a CompressedKeys for 'model\.layers.*'; got int"):
         ht.SmallCache(model, {"model.layers.0.self_attn": 3})
@@ -628,7 +628,7 @@ def test_values_that_do_not_fit_are_refused(both):
         ht.SmallCache(model, keys, keys)
     with pytest.raises(InputError, match=r"found must have a CompressedKeys .* CompressedValues"):
         ht.SmallCache(model, values)
-    with pytest.raises(InputError, match="values must name attention layers of model; got 'nowh"):
+    with pytest.raises(InputError, match="values must name attention layers of model that"):
         ht.SmallCache(model, {}, {"nowhere": values[name]})
     rng = np.random.default_rng(0)
     q, v = rng.normal(size=(2, 1, 5, SIZE))
@@ -667,3 +667,34 @@ def test_a_crop_to_padding_alone(made):
     given = {"attention_mask": longer, "position_ids": (longer.cumsum(1) - 1).clip(0)[:, 3:]}
     whole, small = (run(model, x[:, :4], cache, **given)[:, -1] for cache in caches)
     assert (small - whole).abs().mean() < 0.1 * whole.abs().mean()
+
+
+def test_an_encoder_and_cross_attention_have_no_small_cache():
+    config = transformers.BartConfig(
+        vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, pad_token_id=0,
+    )  # fmt: skip
+    model = transformers.BartForConditionalGeneration(config)
+    tokens = torch.arange(3, 33).reshape(2, 15)
+    with ht.capture(model.eval(), values=True, statistics=False) as heads:
+        heads.run([{"input_ids": tokens, "decoder_input_ids": tokens[:, :9]}])
+    found = hf.compress_values(heads.layer_passages(values=True), bytes=8)
+    own = "model.decoder.layers.0.self_attn"
+    assert len(found.layers) == 3
+    assert ht.SmallCache(model, {}, {own: found[own]}).layers[0].found["values"] is found[own]
+    for name in found.layers.keys() - {own}:
+        with pytest.raises(InputError, match=f"that cache its own tokens; got '{name}'"):
+            ht.SmallCache(model, {}, {own: found[own], name: found[name]})
+
+
+def test_a_rotary_embedding_that_a_model_does_not_use():
+    config = transformers.FalconConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=1, ffn_hidden_size=32,
+        num_attention_heads=4, alibi=True, multi_query=False, new_decoder_architecture=False,
+    )  # fmt: skip
+    model = transformers.FalconForCausalLM._from_config(config, attn_implementation="sdpa").eval()
+    with pytest.raises(CaptureError, match="must have one rotary embedding"):
+        ht.rotary_position(model)
+    with ht.capture(model, statistics=False) as heads:
+        heads.run([torch.arange(30)[None]])
+    ht.SmallCache(model, hf.compress_keys(heads.layer_passages(), rank=4, effort=0))

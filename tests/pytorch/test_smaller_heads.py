@@ -256,6 +256,13 @@ def test_bad_maps(heads, error, message):
         model(torch.zeros(1, N, 32))
 
 
+def test_layers_that_are_recomputed_in_the_backward_pass_are_refused():
+    model = transformer("llama", "sdpa").train()
+    model.model.gradient_checkpointing = True
+    with pytest.raises(CaptureError, match="turn gradient checkpointing off"):
+        ht.smaller_heads(model, {("model.layers.0.self_attn", 0): maps()}).__enter__()
+
+
 def test_modules_that_make_their_own_queries_are_refused():
     layer = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True).eval()
     x = torch.randn(4, 9, 16, generator=torch.Generator().manual_seed(0))

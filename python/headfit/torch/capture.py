@@ -161,19 +161,6 @@ class Recorder(Running):
         check: bool, values: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(model)
-        for module in model.modules():
-            why = ""
-            if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None):
-                why = "is compiled; capture the module that it was compiled from"
-            elif getattr(module, "reorder_and_upcast_attn", False):
-                why = "computes attention itself: reorder_and_upcast_attn=True"
-            elif model.training and getattr(module, "gradient_checkpointing", False):
-                why = (
-                    "recomputes its layers in the backward pass; call "
-                    "model.gradient_checkpointing_disable() before capture"
-                )
-            if why:
-                raise CaptureError(f"{self.names[id(module)]} {why}")
         if check and model.training:
             raise CaptureError("check=True needs a model in evaluation mode: call model.eval()")
         self.heads, self.measures, self.threads = heads, measures, threads

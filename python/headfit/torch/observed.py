@@ -68,7 +68,7 @@ class ObservedCall:
     rows: Any = None
 
 
-def _kind(module: Any, layer: str) -> str:
+def kind_of(module: Any, layer: str) -> str:
     """Return whether a layer is "self" or "cross", from what its module says and its name."""
     last = ".".join(layer.split(".")[-2:])
     cross = getattr(module, "is_cross_attention", False) or _CROSS.search(last)
@@ -122,7 +122,7 @@ def transformers_call(layer: str, module: Any, kind: Any, args: Any, kwargs: Any
             # Without a mask it is causal; keys after the last query are empty places of a cache.
             bias = seen["bias"] if seen["bias"] is None else seen["bias"][..., :n]
             seen.update(causal=True, key=seen["key"][:, :, :n], bias=bias)
-    return ObservedCall(layer, _kind(module, layer), **seen)
+    return ObservedCall(layer, kind_of(module, layer), **seen)
 
 
 def dot_product_call(layer: str, module: Any, args: Any, kwargs: Any) -> ObservedCall:
@@ -138,7 +138,7 @@ def dot_product_call(layer: str, module: Any, args: Any, kwargs: Any) -> Observe
         key = key[:, :, :n]  # the first query is aligned with the first key
     if mask is not None and given["query"].dim() != 4 and mask.dim() > 2:
         mask = as_heads(mask.expand(*given["query"].shape[:-2], *mask.shape[-2:]), layer)
-    kind, scale = _kind(module, layer), given.get("scale")
+    kind, scale = kind_of(module, layer), given.get("scale")
     return ObservedCall(layer, kind, query, key, value, scale, mask, causal)
 
 
@@ -184,7 +184,7 @@ def multi_head_call(layer: str, module: Any, args: Any, kwargs: Any) -> Observed
             is_mask = padding.dtype == torch.bool
             there = padding if is_mask else padding > torch.finfo(padding.dtype).min / 2
             rows = there[:, 0, 0]
-    kind = _kind(module, layer) if own else "cross"
+    kind = kind_of(module, layer) if own else "cross"
     return ObservedCall(layer, kind, query, key, value, mask=mask, bias=padding, rows=rows)
 
 

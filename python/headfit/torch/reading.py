@@ -123,7 +123,8 @@ def rotary_modules(model: Any) -> list[Any]:
     """Return the modules of a model that make its rotary positions."""
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"model must be a torch.nn.Module; got {type(model).__name__}")
-    return [m for m in model.modules() if getattr(m, "inv_freq", None) is not None]
+    is_turned = not getattr(getattr(model, "config", None), "alibi", False)  # Falcon has both
+    return [m for m in model.modules() if is_turned and getattr(m, "inv_freq", None) is not None]
 
 
 def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:

@@ -53,9 +53,17 @@ class Running(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
             raise InputError(f"model must be a torch.nn.Module; got {type(model).__name__}")
         self.names = {id(module): name or "model" for name, module in model.named_modules()}
         for module in model.modules():
+            why = ""
             if isinstance(module, torch.jit.ScriptModule):
-                name = self.names[id(module)]
-                raise CaptureError(f"{name} is a ScriptModule; pass the module it was made from")
+                why = "is a ScriptModule; pass the module it was made from"
+            elif hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None):
+                why = "is compiled; pass the module that it was compiled from"
+            elif getattr(module, "reorder_and_upcast_attn", False):
+                why = "computes attention itself: reorder_and_upcast_attn=True"
+            elif model.training and getattr(module, "gradient_checkpointing", False):
+                why = "recomputes its layers in the backward pass: turn gradient checkpointing off"
+            if why:
+                raise CaptureError(f"{self.names[id(module)]} {why}")
         self.here, self.ran = _Here(), False
         self._model, self._lock = model, threading.RLock()
 

@@ -64,8 +64,9 @@ def smaller_heads(model: torch.nn.Module, heads: Any) -> Iterator[SmallerHeads]:
     InputError
         For maps that do not fit the heads of their layer: when the layer is called.
     CaptureError
-        For a ScriptModule, or a layer that the model lacks or that computes in another way. Leaving
-        the context raises one if the model ran and a layer with maps was never called.
+        For a model that is compiled or scripted, or recomputes its layers in the backward pass,
+        and for a layer that the model lacks or that computes in another way. Leaving the context
+        raises one if the model ran and a layer with maps was never called.
 
     Notes
     -----

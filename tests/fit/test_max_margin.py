@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
+from tests.references import allowed_by
 
 import headfit as hf
 from headfit import _core
@@ -94,17 +95,9 @@ def row_of(target, row):
     """Return the support, its log-weights, and the columns off it that the mask allows."""
     start, stop = target.matrix.indptr[row : row + 2]
     support = target.matrix.indices[start:stop]
-    allowed = allowed_columns(target.mask, target.n)[row]
+    allowed = allowed_by(target.mask, target.n)[row]
     off = np.setdiff1d(np.flatnonzero(allowed), support)
     return support, np.log(target.matrix.data[start:stop]), off
-
-
-def allowed_columns(mask, n):
-    if mask is None:
-        return np.ones((n, n), bool)
-    if isinstance(mask, str):
-        return np.tri(n, dtype=bool)
-    return mask.toarray() if sp.issparse(mask) else np.asarray(mask)
 
 
 def reference_norm(keys, support, logs, off, form, leak=LEAK, distortion=DISTORTION):
@@ -805,7 +798,7 @@ def test_permuting_tokens_and_keys_permutes_the_queries(seed, kind, form, mask_k
     p = np.random.default_rng(seed).permutation(target.n)
     A, mask = target.matrix.toarray(), target.mask
     if mask is not None:
-        mask = allowed_columns(mask, target.n)[p][:, p]
+        mask = allowed_by(mask, target.n)[p][:, p]
         mask = sp.csr_array(mask) if mask_kind == "sparse" else mask
     moved = hf.Target(A[p][:, p], mask=mask)
     q, status, norms, _ = queries(target, keys, form)

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import scipy.spatial
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.references import allowed_by
 
 import headfit as hf
 from headfit._lower.general import counting, log_regular_patterns
@@ -50,21 +51,6 @@ def mask_forms(n, rng):
     return [None, "causal", ("window", 4), ("window", (2, 3)), dense, sp.csr_array(dense), rows]
 
 
-def table(mask, n):
-    """Return the mask as a full boolean table, by its definition."""
-    i, j = np.indices((n, n))
-    if mask is None:
-        return np.ones((n, n), bool)
-    if isinstance(mask, str):
-        return j <= i
-    if isinstance(mask, tuple):
-        left, right = mask[1] if isinstance(mask[1], tuple) else (mask[1] - 1, 0)
-        return (j >= i - left) & (j <= i + right)
-    if sp.issparse(mask):
-        return mask.toarray()
-    return np.broadcast_to(mask, (n, n))
-
-
 def head_target(seed, n, d, most, mask=None, spread=None):
     """Return a target that a head of size d meets: the softmax over the top keys of each row.
 
@@ -78,7 +64,7 @@ def head_target(seed, n, d, most, mask=None, spread=None):
     if kind == 2:
         K /= np.linalg.norm(K, axis=1, keepdims=True)
     Q = 2 * K + rng.normal(size=(n, d)) if rng.random() < 0.5 else rng.normal(size=(n, d))
-    allowed = table(mask, n)
+    allowed = allowed_by(mask, n)
     A = np.zeros((n, n))
     leak = 0.0
     for i in range(n):
@@ -385,7 +371,7 @@ def brute_vc(N, allowed, columns):
 def test_shattered_sets_are_the_largest(seed, n, form):
     rng = np.random.default_rng(seed)
     mask = mask_forms(n, rng)[form]
-    allowed = table(mask, n)
+    allowed = allowed_by(mask, n)
     N = (rng.random((n, n)) < rng.choice([0.3, 0.5, 0.7])) & allowed
     N[~N.any(axis=1)] = allowed[~N.any(axis=1)]
     A = N / np.maximum(N.sum(axis=1, keepdims=True), 1)
@@ -438,7 +424,7 @@ def test_least_dim_is_the_count_of_halfspaces():
 @given(seed=st.integers(0, 10**9), n=st.integers(2, 12), form=st.integers(0, 6))
 def test_sight_is_the_mask(seed, n, form):
     mask = mask_forms(n, np.random.default_rng(seed))[form]
-    expected, sight = table(mask, n), Visibility(mask, n)
+    expected, sight = allowed_by(mask, n), Visibility(mask, n)
     for i in range(n):
         assert (sight.row(i) == expected[i]).all()
     for rows, columns in sight.rectangles(no_limit):
@@ -730,7 +716,7 @@ def test_rectangles_of_windows_are_wide():
         for mask in ("causal", ("window", (n, 0)), ("window", (0, n))):
             rows, columns = Visibility(mask, n).rectangles(no_limit)[0]
             assert rows.size * columns.size >= n * n / 8
-            assert table(mask, n)[np.ix_(rows, columns)].all()
+            assert allowed_by(mask, n)[np.ix_(rows, columns)].all()
         assert any(
             rows.size >= 4 and columns.size >= 4
             for rows, columns in Visibility(("window", 12), n).rectangles(no_limit)
@@ -756,7 +742,7 @@ def brute_order_exists(N, allowed, columns):
 def test_no_order_is_decided_by_all_orders(seed, n, form):
     rng = np.random.default_rng(seed)
     mask = mask_forms(n, rng)[form]
-    allowed = table(mask, n)
+    allowed = allowed_by(mask, n)
     N = (rng.random((n, n)) < 0.5) & allowed
     N[~N.any(axis=1)] = allowed[~N.any(axis=1)]
     target = hf.Target(N / np.maximum(N.sum(axis=1, keepdims=True), 1), mask=mask)

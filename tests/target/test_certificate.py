@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.references import allowed_by, softmax, total_variation
 
 import headfit as hf
 
@@ -197,18 +198,16 @@ def test_perturbed_input_fails():
 def test_masses_and_places(n, mask, threads):
     rng = np.random.default_rng(n)
     Q, K = rng.normal(size=(2, n, 7))
-    i, j = np.indices((n, n))
-    allowed = {None: i >= 0, "causal": j <= i, ("window", 5): (j <= i) & (j > i - 5)}[mask]
+    allowed = allowed_by(mask, n)
     dense = np.where(allowed & (rng.uniform(size=(n, n)) < 0.1), rng.uniform(1, 2, (n, n)), 0)
     np.fill_diagonal(dense, 1.0)
     A = sp.csr_array(dense / dense.sum(1, keepdims=True))
     c = hf.certify(A, Q, K, mask=mask, leak=0.9, num_threads=threads)
     S = np.where(allowed, Q @ K.T / np.sqrt(7), -np.inf)
-    M = np.exp(S - S.max(1, keepdims=True))
-    M /= M.sum(1, keepdims=True)
+    M = softmax(S)
     on = A.toarray() > 0
     np.testing.assert_allclose(c.row_stray, np.where(on, 0, M).sum(1), rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(c.row_tv, abs(M - A.toarray()).sum(1) / 2, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(c.row_tv, total_variation(A.toarray(), M), rtol=1e-9, atol=1e-12)
     off = np.where(on, 0, M).max(1)
     np.testing.assert_allclose(c.row_leak, off / np.where(on, M, np.inf).min(1), rtol=1e-9)
     ratio = np.where(on, M, np.nan) / np.where(on, A.toarray(), np.nan)

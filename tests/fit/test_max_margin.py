@@ -524,28 +524,23 @@ def test_tampered_face_witnesses_are_rejected():
     assert replace(face, with_others=((1, 1.0),)).verify(target, keys) == 1.0
 
 
-@pytest.mark.parametrize("kind", ["farkas", "not a face"])
-def test_a_negative_column_is_rejected(kind):
-    target, keys = hf.Target(np.eye(2)), np.array([[0.0], [1.0]])
-    assert fit(target, keys).certificate.holds
-    terms = (Multiplier("margin", 1, 1.0), Multiplier("outside", -1, 1.0))
-    forged = {
-        "farkas": hf.results.FarkasWitness(1, terms, 0.0, 3.0, math.inf, LEAK, DISTORTION, False),
-        "not a face": hf.results.FaceWitness(1, ((1, 1.0),), ((-1, 1.0),), 0.0, 1.0, math.inf),
-    }[kind]
-    with pytest.raises(hf.HeadfitError):
-        forged.verify(target, keys)
+ONE_MASKED = np.array([[1, 0, 1], [0, 1, 1], [1, 1, 1]], bool)
 
 
 @pytest.mark.parametrize("kind", ["farkas", "not a face"])
-def test_a_masked_column_is_rejected(kind):
-    mask = np.array([[1, 0, 1], [0, 1, 1], [1, 1, 1]], bool)
-    target, keys = hf.Target(np.eye(3), mask=mask), np.array([[0.0], [0.0], [1.0]])
+@pytest.mark.parametrize(
+    ("keys", "mask", "row", "column"),
+    [([0.0, 1.0], None, 1, -1), ([0.0, 0.0, 1.0], ONE_MASKED, 0, 1)],
+    ids=["negative", "masked"],
+)
+def test_a_column_that_a_row_does_not_have_is_rejected(kind, keys, mask, row, column):
+    target, keys = hf.Target(np.eye(len(keys)), mask=mask), np.array(keys)[:, None]
     assert fit(target, keys).certificate.holds
-    terms = (Multiplier("margin", 0, 1.0), Multiplier("outside", 1, 1.0))
+    terms = (Multiplier("margin", row, 1.0), Multiplier("outside", column, 1.0))
+    shares = ((row, 1.0),), ((column, 1.0),)
     forged = {
-        "farkas": hf.results.FarkasWitness(0, terms, 0.0, 3.0, math.inf, LEAK, DISTORTION, False),
-        "not a face": hf.results.FaceWitness(0, ((0, 1.0),), ((1, 1.0),), 0.0, 1.0, math.inf),
+        "farkas": hf.results.FarkasWitness(row, terms, 0.0, 3.0, math.inf, LEAK, DISTORTION, False),
+        "not a face": hf.results.FaceWitness(row, *shares, 0.0, 1.0, math.inf),
     }[kind]
     with pytest.raises(hf.HeadfitError):
         forged.verify(target, keys)

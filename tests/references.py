@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -65,3 +66,42 @@ def sharp_parts(n: int, size: int) -> tuple[np.ndarray, ...]:
     noise = rng.standard_normal((2, n, size))
     content = rng.standard_normal((20, size))[rng.integers(0, 20, n)] + 0.4 * noise[0]
     return codes, content, *noise, np.exp(-np.arange(size) / 8) ** 0.5
+
+
+def core_arrays(target: Any) -> tuple[np.ndarray, ...]:
+    """Return the matrix of a target as the core holds it."""
+    return target.core.offsets, target.core.columns, target.core.weights
+
+
+def assert_same(found: Any, expected: Any, at: str = "it") -> None:
+    """Check that two values are of one type and hold the same, bit for bit; any NaN is NaN."""
+    assert type(found) is type(expected), at
+    if isinstance(found, np.ndarray):
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape), at
+        if found.dtype == object:
+            assert_same(found.tolist(), expected.tolist(), at)
+        else:
+            assert _bits(found) == _bits(expected), at
+    elif sp.issparse(found):
+        for part in ("shape", "data", "indices", "indptr"):
+            assert_same(getattr(found, part), getattr(expected, part), f"{at}.{part}")
+    elif isinstance(found, Mapping):
+        assert list(found) == list(expected), at
+        for name in found:
+            assert_same(found[name], expected[name], f"{at}.{name}")
+    elif isinstance(found, (list, tuple)):
+        assert len(found) == len(expected), at
+        for place, pair in enumerate(zip(found, expected, strict=True)):
+            assert_same(*pair, f"{at}[{place}]")
+    elif isinstance(found, float):
+        assert _bits(np.array(found)) == _bits(np.array(expected)), at
+    elif "__reduce__" in vars(type(found)):
+        assert_same(found.__reduce__()[1:], expected.__reduce__()[1:], at)
+    elif isinstance(kept := getattr(found, "__getstate__", lambda: None)(), dict) and kept:
+        assert_same(kept, expected.__getstate__(), at)
+    else:
+        assert found == expected, at
+
+
+def _bits(x: np.ndarray) -> bytes:
+    return (np.where(x == x, x, np.nan) if x.dtype.kind == "f" else x).tobytes()

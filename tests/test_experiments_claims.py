@@ -11,6 +11,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.optimize import linprog
 from scipy.stats import norm
+from tests.references import leak_and_distortion
 
 import headfit as hf
 
@@ -120,22 +121,6 @@ def test_thresholds_have_the_known_values() -> None:
 # ---------------------------------------------------------------------------- one module
 
 
-def judged_slowly(A: Any, M: np.ndarray) -> tuple[float, float]:
-    """Return leak and distortion by their definitions."""
-    leaks, distortions = [], []
-    for target, row in zip(A.toarray(), M, strict=True):
-        on = target > 0
-        leaks.append(row[~on].max() / row[on].min())
-        ratios = row[on] / target[on]
-        distortions.append(ratios.max() / ratios.min() - 1)
-    return max(leaks), max(distortions)
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
 def test_patterns_on_one_module(tmp_path: Path) -> None:
     rows = tiny(one_module, tmp_path)
     assert {r["module"] for r in rows} == {"rotation", "L1H1"}
@@ -150,7 +135,8 @@ def test_patterns_on_one_module(tmp_path: Path) -> None:
     plain = X / trained_heads.gain("L1H1")
     np.testing.assert_allclose(plain.mean(axis=1), 0, atol=1e-6)
     np.testing.assert_allclose(plain.var(axis=1), 1, rtol=1e-5)
-    leak, distortion = judged_slowly(A, softmax(X @ W_Q @ (X @ W_K).T / 4))
+    judged = leak_and_distortion(A.toarray(), X @ W_Q @ (X @ W_K).T / 4)
+    leak, distortion = (of_rows.max() for of_rows in judged)
     assert row["normed_leak"] == pytest.approx(leak, rel=1e-3)
     assert row["normed_distortion"] == pytest.approx(distortion, rel=1e-2)
     assert leak <= 0.05

@@ -11,16 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from tests.references import core_arrays
 
 import headfit as hf
 from headfit import _core
 from headfit._base.masks import core_mask
 from headfit.errors import InputError, TargetError
-
-
-def core_arrays(target: hf.Target) -> tuple[np.ndarray, ...]:
-    return target.core.offsets, target.core.columns, target.core.weights
-
 
 STUBS = Path(hf.__file__).parent / "_core.pyi"
 MOST_ARGUMENTS = 6

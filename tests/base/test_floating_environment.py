@@ -19,13 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.adversarial.flushing import can_flush, flushing
+from tests.references import assert_same, core_arrays
 
 import headfit as hf
-
-
-def core_arrays(target: hf.Target) -> tuple[np.ndarray, ...]:
-    return target.core.offsets, target.core.columns, target.core.weights
-
 
 UPWARD, DOWNWARD, TO_ZERO = 0x800, 0x400, 0xC00  # rounding modes of <fenv.h> on x86-64
 ENVIRONMENTS = ["flushing", "upward", "downward", "to zero", "flushing and upward"]
@@ -155,14 +151,6 @@ WORK: dict[str, Callable[[int], list[Any]]] = {
 @pytest.fixture(scope="module")
 def expected() -> dict[str, list[Any]]:
     return {name: work(1) for name, work in WORK.items()}
-
-
-def assert_same(found: list[Any], expected: list[Any]) -> None:
-    assert len(found) == len(expected)
-    for a, b in zip(found, expected, strict=True):
-        a, b = np.asarray(a), np.asarray(b)
-        assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        assert a.tobytes() == b.tobytes() or (a.dtype.kind == "O" and (a == b).all())
 
 
 @pytest.mark.parametrize("threads", [1, 3])

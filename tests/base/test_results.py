@@ -8,13 +8,12 @@ import pickle
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import sparse
+from tests.references import assert_same
 
 import headfit as hf
 from headfit._attention.profile import HeadStatistics, Measures
@@ -291,34 +290,11 @@ def test_a_missing_pandas_is_named(results, name, monkeypatch):
 # Pickles
 
 
-def same(a: object, b: object) -> bool:
-    """Return whether two objects hold the same values, bit for bit."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.tobytes() == b.tobytes() and a.shape == b.shape
-    if sparse.issparse(a):
-        return a.shape == b.shape and all(same(x, y) for x, y in zip(
-            (a.data, a.indices, a.indptr), (b.data, b.indices, b.indptr), strict=True))  # fmt: skip
-    if isinstance(a, Mapping):
-        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, float):
-        return np.float64(a).tobytes() == np.float64(b).tobytes()
-    if "__reduce__" in vars(type(a)):
-        return same(a.__reduce__()[1:], b.__reduce__()[1:])
-    kept = getattr(a, "__getstate__", lambda: None)()
-    if isinstance(kept, dict) and kept:
-        return same(kept, b.__getstate__())
-    return bool(a == b)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_pickles_hold_everything(results, name):
     kept = results[name]
     again = pickle.loads(pickle.dumps(kept))
-    assert same(kept, again)
+    assert_same(again, kept)
     assert repr(again) == repr(kept)
     if hasattr(kept, "_repr_html_"):
         assert again._repr_html_() == kept._repr_html_()
@@ -327,4 +303,5 @@ def test_pickles_hold_everything(results, name):
 def test_the_comparison_of_pickles_can_fail(results):
     fit = results["Fit"]
     other = dataclasses.replace(fit, Q=fit.Q + 1)
-    assert not same(fit, other)
+    with pytest.raises(AssertionError, match=r"it\.Q"):
+        assert_same(fit, other)

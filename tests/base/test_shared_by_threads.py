@@ -17,16 +17,12 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.sparse as sp
+from tests.references import assert_same, core_arrays
 
 import headfit as hf
 from headfit._target.certify import as_read
 from headfit._target.target import as_target
 from headfit.errors import InputError
-
-
-def core_arrays(target: hf.Target) -> tuple[np.ndarray, ...]:
-    return target.core.offsets, target.core.columns, target.core.weights
-
 
 THREADS = 16
 ROUNDS = 2  # in each, all threads ask for the derived values of a new object at once
@@ -111,12 +107,6 @@ SHAREABLE: dict[str, tuple[Callable[[], Any], Callable[[Any], list[Any]]]] = {
         ],
     ),
 }
-
-
-def assert_same(got: list[Any], expected: list[Any]) -> None:
-    assert len(got) == len(expected)
-    for a, b in zip(got, expected, strict=True):
-        np.testing.assert_array_equal(a, b)  # bit for bit; NaN equals NaN
 
 
 @pytest.mark.full

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.references import assert_same
 
 import headfit as hf
 from headfit.errors import FileError, InputError, MissingFileError
@@ -47,22 +48,6 @@ KINDS = (
 )  # fmt: skip
 
 
-def same(a: Any, b: Any) -> None:
-    """All fields are equal, arrays bit for bit and of one dtype."""
-    assert type(a) is type(b)
-    if isinstance(a, np.ndarray):
-        assert a.dtype == b.dtype
-        np.testing.assert_array_equal(a, b)
-    elif isinstance(a, dict):
-        assert list(a) == list(b)
-        for name in a:
-            same(a[name], b[name])
-    elif hasattr(a, "__dataclass_fields__"):
-        same(vars(a), vars(b))
-    else:
-        assert a == b or (a != a and b != b)
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_read_is_what_was_written(kind: str, suffix: str, tmp_path: Any) -> None:
@@ -71,7 +56,7 @@ def test_what_is_read_is_what_was_written(kind: str, suffix: str, tmp_path: Any)
     path = tmp_path / f"it{suffix}"
     result(kind).save(path)
     read = type(result(kind)).load(path)
-    same(read, result(kind))
+    assert_same(read, result(kind))
     assert repr(read) == repr(result(kind))
 
 

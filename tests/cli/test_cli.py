@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import scipy.io
 from scipy import sparse
+from tests.cli.refusals import bad
 
 import headfit as hf
 from headfit import cli
@@ -32,16 +33,6 @@ def head(run):
     assert run("pattern", "random_regular", 48, 3, "-o", "A.npz")[0] == 0
     assert run("fit", "A.npz", "--dim", 1024, *LOOSE, "-o", "head.npz")[0] == 0
     return Path("head.npz")
-
-
-def bad(outcome: tuple[int, str, str], *words: str) -> None:
-    """Check a refusal: status 2, nothing on stdout, one line on stderr with these words."""
-    status, out, err = outcome
-    assert (status, out) == (2, "")
-    assert err.count("\n") == 1
-    assert err.endswith("\n")
-    for word in words:
-        assert word in err
 
 
 # Patterns

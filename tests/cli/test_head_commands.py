@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import sparse
+from tests.cli.refusals import bad
 
 import headfit as hf
 from headfit import cli
@@ -36,14 +37,6 @@ def run(run):
         return run(*words, *(("--num-threads", 1) if takes_threads else ()))
 
     return call
-
-
-def bad(outcome: tuple[int, str, str], *words: str) -> None:
-    status, out, err = outcome
-    assert (status, out) == (2, "")
-    assert err.count("\n") == 1
-    for word in words:
-        assert word in err
 
 
 # describe

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.io
 from scipy import sparse
+from tests.cli.refusals import bad
 
 import headfit as hf
 from headfit import cli
@@ -31,14 +32,6 @@ def run(tmp_path, monkeypatch, capsysbinary):
         return status, said.out, said.err.decode()
 
     return call
-
-
-def bad(outcome: tuple[int, bytes, str], *words: str) -> None:
-    status, out, err = outcome
-    assert (status, out) == (2, b"")
-    assert err.count("\n") == 1
-    for word in words:
-        assert word in err
 
 
 def target_of(raw: bytes) -> np.ndarray:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from tests.references import assert_same
 
 import headfit as hf
 from headfit import _core
@@ -37,28 +38,6 @@ def client() -> Iterator[Any]:
         distributed.Client(workers) as client,
     ):
         yield client
-
-
-def assert_same(found: Any, expected: Any, name: str = "") -> None:
-    """Check that two results are equal in all fields, and arrays bit for bit."""
-    assert type(found) is type(expected), name
-    if isinstance(found, np.ndarray):
-        np.testing.assert_array_equal(found, expected, name, strict=True)
-    elif sp.issparse(found):
-        for part in ("data", "indices", "indptr"):
-            assert_same(getattr(found, part), getattr(expected, part), f"{name}.{part}")
-    elif isinstance(
-        found, (hf.results.Certificate, hf.results.FarkasWitness, hf.results.FaceWitness)
-    ):
-        for field in dataclasses.fields(found):
-            of = getattr(found, field.name), getattr(expected, field.name)
-            assert_same(*of, f"{name}.{field.name}")
-    elif isinstance(found, tuple):
-        assert len(found) == len(expected), name
-        for one, other in zip(found, expected, strict=True):
-            assert_same(one, other, name)
-    elif not (isinstance(found, float) and np.isnan(found) and np.isnan(expected)):
-        assert found == expected, name
 
 
 WINDOW = ("window", (150, 20))

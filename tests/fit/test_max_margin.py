@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
+from tests.references import allowed_by
 
 import headfit as hf
 from headfit import _core
@@ -94,17 +95,9 @@ def row_of(target, row):
     """Return the support, its log-weights, and the columns off it that the mask allows."""
     start, stop = target.matrix.indptr[row : row + 2]
     support = target.matrix.indices[start:stop]
-    allowed = allowed_columns(target.mask, target.n)[row]
+    allowed = allowed_by(target.mask, target.n)[row]
     off = np.setdiff1d(np.flatnonzero(allowed), support)
     return support, np.log(target.matrix.data[start:stop]), off
-
-
-def allowed_columns(mask, n):
-    if mask is None:
-        return np.ones((n, n), bool)
-    if isinstance(mask, str):
-        return np.tri(n, dtype=bool)
-    return mask.toarray() if sp.issparse(mask) else np.asarray(mask)
 
 
 def reference_norm(keys, support, logs, off, form, leak=LEAK, distortion=DISTORTION):
@@ -531,28 +524,23 @@ def test_tampered_face_witnesses_are_rejected():
     assert replace(face, with_others=((1, 1.0),)).verify(target, keys) == 1.0
 
 
-@pytest.mark.parametrize("kind", ["farkas", "not a face"])
-def test_a_negative_column_is_rejected(kind):
-    target, keys = hf.Target(np.eye(2)), np.array([[0.0], [1.0]])
-    assert fit(target, keys).certificate.holds
-    terms = (Multiplier("margin", 1, 1.0), Multiplier("outside", -1, 1.0))
-    forged = {
-        "farkas": hf.results.FarkasWitness(1, terms, 0.0, 3.0, math.inf, LEAK, DISTORTION, False),
-        "not a face": hf.results.FaceWitness(1, ((1, 1.0),), ((-1, 1.0),), 0.0, 1.0, math.inf),
-    }[kind]
-    with pytest.raises(hf.HeadfitError):
-        forged.verify(target, keys)
+ONE_MASKED = np.array([[1, 0, 1], [0, 1, 1], [1, 1, 1]], bool)
 
 
 @pytest.mark.parametrize("kind", ["farkas", "not a face"])
-def test_a_masked_column_is_rejected(kind):
-    mask = np.array([[1, 0, 1], [0, 1, 1], [1, 1, 1]], bool)
-    target, keys = hf.Target(np.eye(3), mask=mask), np.array([[0.0], [0.0], [1.0]])
+@pytest.mark.parametrize(
+    ("keys", "mask", "row", "column"),
+    [([0.0, 1.0], None, 1, -1), ([0.0, 0.0, 1.0], ONE_MASKED, 0, 1)],
+    ids=["negative", "masked"],
+)
+def test_a_column_that_a_row_does_not_have_is_rejected(kind, keys, mask, row, column):
+    target, keys = hf.Target(np.eye(len(keys)), mask=mask), np.array(keys)[:, None]
     assert fit(target, keys).certificate.holds
-    terms = (Multiplier("margin", 0, 1.0), Multiplier("outside", 1, 1.0))
+    terms = (Multiplier("margin", row, 1.0), Multiplier("outside", column, 1.0))
+    shares = ((row, 1.0),), ((column, 1.0),)
     forged = {
-        "farkas": hf.results.FarkasWitness(0, terms, 0.0, 3.0, math.inf, LEAK, DISTORTION, False),
-        "not a face": hf.results.FaceWitness(0, ((0, 1.0),), ((1, 1.0),), 0.0, 1.0, math.inf),
+        "farkas": hf.results.FarkasWitness(row, terms, 0.0, 3.0, math.inf, LEAK, DISTORTION, False),
+        "not a face": hf.results.FaceWitness(row, *shares, 0.0, 1.0, math.inf),
     }[kind]
     with pytest.raises(hf.HeadfitError):
         forged.verify(target, keys)
@@ -805,7 +793,7 @@ def test_permuting_tokens_and_keys_permutes_the_queries(seed, kind, form, mask_k
     p = np.random.default_rng(seed).permutation(target.n)
     A, mask = target.matrix.toarray(), target.mask
     if mask is not None:
-        mask = allowed_columns(mask, target.n)[p][:, p]
+        mask = allowed_by(mask, target.n)[p][:, p]
         mask = sp.csr_array(mask) if mask_kind == "sparse" else mask
     moved = hf.Target(A[p][:, p], mask=mask)
     q, status, norms, _ = queries(target, keys, form)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.references import leak_and_distortion, logits_of
 
 import headfit as hf
 from headfit._base.tolerances import Tolerances
@@ -23,17 +24,10 @@ def fit(method, dim=6, **options):
     return hf.fit(A, dim, method=method, **{**ASKED, "num_threads": 2, **options})
 
 
-def outside(head, leak, distortion):
+def outside(head):
     """Return the rows that miss the tolerances, from all logits in float64."""
-    logits = head.scale * head.Q.astype(float) @ head.K.astype(float).T
-    dense = A.toarray()
-    inside = dense > 0
-    ratio = np.where(inside, logits - np.log(np.where(inside, dense, 1)), np.nan)
-    spread = np.nanmax(ratio, axis=1) - np.nanmin(ratio, axis=1)
-    lowest = np.where(inside, logits, np.inf).min(axis=1)
-    highest = np.where(inside, -np.inf, logits).max(axis=1)
-    bad = (highest - lowest > math.log(leak)) | (spread > math.log1p(distortion))
-    return set(np.flatnonzero(bad))
+    leak, distortion = leak_and_distortion(A.toarray(), logits_of(head))
+    return set(np.flatnonzero((leak > ASKED["leak"]) | (distortion > ASKED["distortion"])))
 
 
 @given(
@@ -94,7 +88,7 @@ def test_a_stage_that_fails_hands_on_its_head():
     assert found.stopped == "steps"
     assert report["starts"] >= 1
     assert 200 * 20 <= report["steps"] <= 200 * 20 + 300
-    assert set(found.failed_rows) == outside(found, **ASKED)
+    assert set(found.failed_rows) == outside(found)
 
 
 @pytest.mark.parametrize("last", [0, 150, 700])
@@ -113,7 +107,7 @@ def test_a_callback_counts_on_and_ends_all_stages(last):
     assert (found.stopped, report["status"]) == ("callback", "stopped")
     assert report["steps"] == steps[-1]
     # What is reported are the rows that miss the tolerances asked for, not those of the stage.
-    assert set(found.failed_rows) == outside(found, **ASKED)
+    assert set(found.failed_rows) == outside(found)
     assert report["rows_left"] == found.failed_rows.size
 
 
@@ -128,7 +122,7 @@ def test_a_callback_that_returns_false_once_is_not_called_again():
     found = fit(hf.methods.Learned(stages=4, callback=callback))
     assert lefts[-1] == 0 < min(lefts[:-1])
     assert found.settings["learned"]["status"] == "stopped"
-    assert set(found.failed_rows) == outside(found, **ASKED)
+    assert set(found.failed_rows) == outside(found)
     assert found.stopped == ("certified" if found.certificate.holds else "callback")
 
 
@@ -166,7 +160,7 @@ def test_the_time_limit_ends_all_stages():
     found = fit(hf.methods.Learned(effort=10**6, stages=4), 4, time_limit=0.3)
     assert found.stopped == "time limit"
     assert found.seconds < 3
-    assert set(found.failed_rows) == outside(found, **ASKED)
+    assert set(found.failed_rows) == outside(found)
 
 
 @pytest.mark.parametrize(

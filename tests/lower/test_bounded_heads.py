@@ -13,6 +13,7 @@ import scipy.optimize
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.references import allowed_by
 
 import headfit as hf
 from headfit._base.arrays import round_to
@@ -58,17 +59,6 @@ def softmax_target(Q, K, allowed, sizes):
         if size < seen:
             leak = max(leak, math.exp(S[i, order[size]] - S[i, order[size - 1]]))
     return sp.csr_array(A), leak
-
-
-def table(mask, n):
-    i, j = np.indices((n, n))
-    if mask is None:
-        return np.ones((n, n), bool)
-    if isinstance(mask, str):
-        return j <= i
-    if isinstance(mask, tuple):
-        return (j <= i) & (j > i - mask[1])
-    return mask
 
 
 # Numbers: logarithms, roots and packings.
@@ -199,7 +189,7 @@ def test_no_bound_exceeds_a_head(seed):
     if kind:
         K /= np.linalg.norm(K, axis=1, keepdims=True)
     Q = K + (0.3 * rng.normal(size=K.shape) if kind == 2 else 0)
-    allowed = table(mask, n)
+    allowed = allowed_by(mask, n)
     sizes = rng.integers(1, 1 + min(n, int(rng.integers(1, 4))), size=n)
     A, leak = softmax_target(Q, K, allowed, sizes)
     if not 1e-9 < leak < 0.999:
@@ -313,7 +303,7 @@ def test_columns_told_apart_under_a_mask(mask):
     dense = rng.random((n, n)) < 0.6
     np.fill_diagonal(dense, True)
     mask = dense if isinstance(mask, str) and mask == "table" else mask
-    allowed = table(mask, n)
+    allowed = allowed_by(mask, n)
     on = (rng.random((n, n)) < 0.3) & allowed
     on |= np.eye(n, dtype=bool) & allowed
     A = on / on.sum(axis=1, keepdims=True)

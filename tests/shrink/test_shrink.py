@@ -8,32 +8,30 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.references import (
+    allowed_by,
+    leak_and_distortion,
+    logits_of,
+    sharp_parts,
+    softmax,
+    total_variation,
+)
 
 import headfit as hf
-from headfit import _core
-from headfit._base.masks import core_mask
 from headfit._shrink.descent import truncated_svd
 from headfit._target.append_dims import appended, leak_without, without_columns
 
 N = 96
 
 
-def allowed_columns(mask, row, n):
-    return _core.allowed_columns(core_mask(mask, (), (n, n)), row, n)
-
-
 def sharp_heads(n=N, size=24, sink=False):
     """Return a previous-token head and a head of equal contents, perhaps with a sink at token 0."""
-    rng = np.random.default_rng(11)
-    place = np.arange(n)[:, None] / 40.0 ** (np.arange(size // 2) / (size // 2))
-    codes = np.hstack([np.sin(place), np.cos(place)])
+    codes, content, noise, other, spectrum = sharp_parts(n, size)
     before = np.vstack([codes[:1], codes[:-1]])
-    noise = rng.standard_normal((2, n, size))
-    spectrum = np.exp(-np.arange(size) / 8) ** 0.5
-    content = (rng.standard_normal((20, size))[rng.integers(0, 20, n)] + 0.4 * noise[0]) * spectrum
+    content *= 3 * spectrum
     heads = {
-        "previous": (4 * before + 0.2 * noise[0], 3 * codes + 0.2 * noise[1]),
-        "content": (3 * content, 3 * content),
+        "previous": (4 * before + 0.2 * noise, 3 * codes + 0.2 * other),
+        "content": (content, content),
     }
     if not sink:
         return heads
@@ -49,20 +47,15 @@ def sharp_heads(n=N, size=24, sink=False):
 HEADS = tuple(sharp_heads(4))
 
 
-def softmax(Q, K, scale, mask):
+def weights(Q, K, scale, mask):
     """Return the attention matrix, computed explicitly."""
-    M = np.zeros((Q.shape[0], K.shape[0]))
-    for i in range(Q.shape[0]):
-        allowed = allowed_columns(mask, i, K.shape[0])
-        logits = scale * (K[allowed].astype(np.float64) @ Q[i].astype(np.float64))
-        weights = np.exp(logits - logits.max())
-        M[i, allowed] = weights / weights.sum()
-    return M
+    logits = scale * (Q.astype(float) @ K.astype(float).T)
+    return softmax(np.where(allowed_by(mask, len(Q), len(K)), logits, -np.inf))
 
 
 def row_tv(wide, Q, K, result, mask):
-    A = softmax(Q, K, 1 / math.sqrt(Q.shape[1]) if wide is None else wide, mask)
-    return np.abs(A - softmax(result.Q, result.K, result.scale, mask)).sum(axis=1) / 2
+    A = weights(Q, K, 1 / math.sqrt(Q.shape[1]) if wide is None else wide, mask)
+    return total_variation(A, weights(result.Q, result.K, result.scale, mask))
 
 
 @pytest.mark.parametrize("mask", [None, "causal", ("window", (40, 3))])
@@ -93,13 +86,13 @@ def test_stays_within_total_variation(name, mask):
 def test_baseline_is_the_truncated_svd():
     Q, K = sharp_heads()["content"]
     result = hf.shrink(Q, K, mask="causal", dim=3, curve_dims=(1, 5, 24), dtype="float64")
-    A = softmax(Q, K, 24**-0.5, "causal")
+    A = weights(Q, K, 24**-0.5, "causal")
     np.testing.assert_array_equal(result.baseline.dim, [1, 3, 5, 24])
     for d, mean, worst in zip(
         result.baseline.dim, result.baseline.tv_mean, result.baseline.tv_worst, strict=True
     ):
-        M = softmax(*truncated_svd(Q, K, int(d)), 1.0, "causal")
-        tv = np.abs(A - M).sum(axis=1) / 2
+        M = weights(*truncated_svd(Q, K, int(d)), 1.0, "causal")
+        tv = total_variation(A, M)
         assert mean == pytest.approx(tv.mean(), abs=1e-9)
         assert worst == pytest.approx(tv.max(), abs=1e-9)
 
@@ -261,11 +254,9 @@ def test_the_identity_is_exact(columns):
     np.testing.assert_array_equal(S[np.ix_(filled, others)], q[np.ix_(filled, others)])
     assert not S[np.ix_(~filled, others)].any()
     assert (~filled).any()
-    for i in range(n):
-        on = A[i] > 0
-        levels = S[i, on] - np.log(A[i, on])
-        assert np.ptp(levels) < 1e-12
-        assert S[i, ~on].max() - S[i, on].min() <= math.log(0.01)
+    leak, distortion = leak_and_distortion(A, S)
+    assert leak.max() <= 0.01
+    assert distortion.max() < 1e-12
 
 
 @given(
@@ -469,13 +460,13 @@ def test_effort_0_is_the_truncated_svd(dtype):
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_a_dense_matrix_is_as_good_as_its_head(mask):
     Q, K = sharp_heads()["previous"]
-    A = softmax(Q, K, 24**-0.5, mask)
+    A = weights(Q, K, 24**-0.5, mask)
     small = hf.shrink(A, mask=mask, tv=0.05)
     assert small.reached
     assert small.original_dim == N
     assert abs(small.dim - hf.shrink(Q, K, mask=mask, tv=0.05, curve_dims=()).dim) <= 1
-    made = softmax(small.Q, small.K, small.scale, mask)
-    assert small.tv_mean == pytest.approx(np.abs(A - made).sum(axis=1).mean() / 2, abs=1e-6)
+    made = weights(small.Q, small.K, small.scale, mask)
+    assert small.tv_mean == pytest.approx(total_variation(A, made).mean(), abs=1e-6)
     wide = hf.shrink(A[:40, :60] / A[:40, :60].sum(axis=1, keepdims=True), dim=2, effort="low")
     assert (wide.Q.shape, wide.K.shape) == ((40, 2), (60, 2))
 
@@ -502,13 +493,9 @@ def test_a_sparse_head_is_fitted_with_a_certificate(name, sink):
     assert fit.certificate.holds
     assert fit.dim < Q.shape[1]
     assert fit.mask == "causal"
-    for i in range(N):
-        support = kept.matrix[[i]].indices
-        off = np.setdiff1d(np.flatnonzero(allowed_columns("causal", i, N)), support)
-        logits = fit.scale * (fit.K.astype(np.float64) @ fit.Q[i].astype(np.float64))
-        if off.size:
-            assert logits[off].max() - logits[support].min() <= math.log(0.02)
-        assert np.ptp(logits[support] - np.log(kept.matrix[[i]].data)) <= math.log(1.2)
+    leak, distortion = leak_and_distortion(kept.matrix.toarray(), logits_of(fit, "causal"))
+    assert leak.max() <= 0.02
+    assert distortion.max() <= 0.2
 
 
 def test_columns_beyond_the_rank_are_used():

@@ -8,6 +8,7 @@ import scipy.optimize
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.references import allowed_by, sharp_parts, softmax, total_variation
 
 import headfit as hf
 from headfit import _core
@@ -43,19 +44,9 @@ def masks(n):
 MASKS = tuple(masks(4))
 
 
-def softmax(logits):
-    top = logits.max(axis=1, keepdims=True)
-    with np.errstate(invalid="ignore"):
-        e = np.where(np.isfinite(top), np.exp(logits - top), 0.0)
-    total = e.sum(axis=1, keepdims=True)
-    return np.divide(e, total, out=np.zeros_like(e), where=total > 0)
-
-
 def hidden(mask, n):
     """Return 0 where attention is allowed and -inf elsewhere."""
-    checked = core_mask(mask, (), (n, n))
-    allowed = np.array([_core.allowed_columns(checked, i, n) for i in range(n)])
-    return np.where(allowed, 0.0, -np.inf)
+    return np.where(allowed_by(mask, n), 0.0, -np.inf)
 
 
 def divergence(a, m):
@@ -165,7 +156,7 @@ def test_judge(dtype, name, as_matrix):
         a = wide.matrix().astype(np.float64)
         a /= np.maximum(a.sum(axis=1, keepdims=True), 1e-300)
     np.testing.assert_allclose(got.row_kl, divergence(a, m), rtol=1e-9, atol=1e-11)
-    np.testing.assert_allclose(got.row_tv, np.abs(a - m).sum(axis=1) / 2, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(got.row_tv, total_variation(a, m), rtol=1e-9, atol=1e-11)
     asks = a.any(axis=1)
     assert got.tv_mean == pytest.approx(got.row_tv[asks].mean())
     assert got.kl_mean == pytest.approx(got.row_kl[asks].mean())
@@ -184,7 +175,7 @@ def test_judge_of_masks_that_differ():
     assert np.isinf(forbidden.row_kl[:-1]).all()
     assert forbidden.kl_worst == np.inf
     a, m = free.matrix(), causal.matrix()
-    np.testing.assert_allclose(forbidden.row_tv, np.abs(a - m).sum(axis=1) / 2, atol=1e-12)
+    np.testing.assert_allclose(forbidden.row_tv, total_variation(a, m), atol=1e-12)
     np.testing.assert_allclose(compare(causal, free).row_kl, divergence(m, a), atol=1e-11)
 
 
@@ -227,19 +218,12 @@ def test_the_truncated_svd_is_the_best_approximation():
 
 def sharp_heads(n=160, size=32):
     """Return heads like those of trained models: by position, by content, and by both."""
-    rng = np.random.default_rng(11)
-    place = np.arange(n)[:, None] / 40.0 ** (np.arange(size // 2) / (size // 2))
-    codes = np.hstack([np.sin(place), np.cos(place)])
+    codes, content, noise, other, spectrum = sharp_parts(n, size)
     before = np.vstack([codes[:1], codes[:-1]])
-    noise = rng.standard_normal((2, n, size))
-    spectrum = np.exp(-np.arange(size) / 8) ** 0.5
-    content = rng.standard_normal((20, size))[rng.integers(0, 20, n)] + 0.4 * noise[0]
     return {
-        "previous": hf.Attention(
-            4 * before + 0.2 * noise[0], 3 * codes + 0.2 * noise[1], mask="causal"
-        ),
+        "previous": hf.Attention(4 * before + 0.2 * noise, 3 * codes + 0.2 * other, mask="causal"),
         "content": hf.Attention(6 * content * spectrum, 6 * content * spectrum, mask="causal"),
-        "between": hf.Attention(3 * codes + 4 * noise[0] * spectrum, 3 * noise[1] * spectrum),
+        "between": hf.Attention(3 * codes + 4 * noise * spectrum, 3 * other * spectrum),
     }
 
 

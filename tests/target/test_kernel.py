@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.adversarial.float32_results import truncated_dot
+from tests.references import leak_and_distortion, softmax, total_variation
 
 import headfit as hf
 from headfit import cli
@@ -31,15 +32,6 @@ def eager(q, k, scale, dtype, softcap=None, bias=None):
     if softcap is not None:
         x = rounded(rounded(np.tanh(rounded(x / np.float32(softcap)))) * np.float32(softcap))
     return x if bias is None else rounded(x + rounded(bias))
-
-
-def bounds_of(logits, dense):
-    """Return the leak and the distortion of each row of logits, by their definitions."""
-    logits, on = np.asarray(logits, np.float64), dense > 0
-    least = np.where(on, logits, np.inf).min(axis=1)
-    leak = np.exp(np.where(on, -np.inf, logits).max(axis=1) - least)
-    shift = logits - np.log(np.where(on, dense, 1))
-    return leak, np.expm1([np.ptp(x[s]) for x, s in zip(shift, on, strict=True)])
 
 
 def test_a_kernel_that_rounds_more_than_once():
@@ -66,7 +58,7 @@ def test_eager_certificates_beside_eager_code(dtype, option, seed, size):
     if option in ("bias", "both"):
         options["bias"] = (size * rng.normal(size=(n, n))).astype(np.float32)
     scale = rng.uniform(0.1, 2)
-    leak, distortion = bounds_of(eager(q, k, scale, dtype, **options), dense)
+    leak, distortion = leak_and_distortion(dense, eager(q, k, scale, dtype, **options))
     head = hf.Attention(q, k, scale=scale, **options)
     found = hf.certify(dense, head, leak=0.5, distortion=2.0, kernel=f"eager-{dtype}")
     assert (found.row_leak >= leak * (1 - 1e-12)).all()
@@ -91,14 +83,13 @@ def test_exact_certificates_of_soft_caps_and_biases(dtype, seed, option):
     more = {"softcap": 4.0} if option == "softcap" else {"bias": rng.normal(size=(n, n))}
     logits = 0.3 * q.astype(float) @ k.astype(float).T
     logits = 4 * np.tanh(logits / 4) if option == "softcap" else logits + more["bias"]
-    leak, distortion = bounds_of(logits, dense)
+    leak, distortion = leak_and_distortion(dense, logits)
     head = hf.Attention(q, k, scale=0.3, **more)
     found = hf.certify(dense, head, leak=0.5, distortion=2.0)
     for got, expected in ((found.row_leak, leak), (found.row_distortion, distortion)):
         assert (got >= expected * (1 - 1e-12)).all()
         np.testing.assert_allclose(got, expected, rtol=1e-3)
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    tv = np.abs(weights / weights.sum(axis=1, keepdims=True) - dense).sum(axis=1) / 2
+    tv = total_variation(dense, softmax(logits))
     np.testing.assert_allclose(found.row_tv, tv, atol=1e-5)
     assert found.max_logit >= np.abs(logits).max()
 
@@ -157,7 +148,7 @@ def test_operands_are_rounded_as_the_kernel_reads_them(scale):
     one, other = scaled(q, q_factor), scaled(k, k_factor)
     logits = (factor if scale == "after" else 1.0) * one @ other.T
     dense = np.eye(30)
-    leak, _ = bounds_of(logits, dense)
+    leak, _ = leak_and_distortion(dense, logits)
     found = hf.certify(dense, q, k, scale=factor, leak=0.5, kernel=kernel)
     np.testing.assert_allclose(found.row_leak, leak, rtol=2e-2)
     assert (found.row_leak >= leak).all()
@@ -168,7 +159,7 @@ def test_a_module_s_products_are_rounded_too():
     module = hf.SelfAttention(*rng.normal(size=(2, 8, 4)))
     X = rng.normal(size=(20, 8))
     q, k = (round_to(X @ w, "bfloat16").astype(float) for w in (module.W_Q, module.W_K))
-    leak, _ = bounds_of(module.scale * q @ k.T, np.eye(20))
+    leak, _ = leak_and_distortion(np.eye(20), module.scale * q @ k.T)
     found = hf.certify(np.eye(20), module(X), leak=0.5, kernel="flash-bfloat16")
     assert found.basis == "module"
     assert (found.row_leak >= leak).all()
@@ -263,7 +254,7 @@ def test_sums_of_fewer_bits_stay_within_their_bounds(bits):
         steps = [(step, down) for step in (4, 8, 32) for down in (False, True)]
         for step, down in steps:
             logits = truncated_dot(q, k, bits, step, down).astype(float) / 64
-            leak, distortion = bounds_of(logits, dense)
+            leak, distortion = leak_and_distortion(dense, logits)
             assert (leak <= judged.row_leak).all()
             assert (distortion <= judged.row_distortion).all()
             moved = max(moved, np.abs(logits * 64 - q.astype(float) @ k.T.astype(float)).max())

@@ -296,9 +296,8 @@ class MaxMargin(Method):
             return False
         best = max(proofs, key=lambda proof: proof.norm_bound)
         longest = np.linalg.norm(keys.astype(np.float64), axis=1).max() * (1 - 1e-12)
-        limit = None if self.max_norm is None or not longest else self.max_norm / longest
-        is_beyond = limit is not None and best.norm_bound > limit
-        return is_beyond or best.excludes_any_norm(problem.target, keys)
+        limit = (self.max_norm or math.inf) / longest if longest else math.inf
+        return best.norm_bound > limit or best.excludes_any_norm(problem.target, keys)
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Double from twice the nonzeros per row, then bisect; cyclic keys have even sizes."""

@@ -288,12 +288,12 @@ class Index(FromPassages, Stored):
                 f"padding; got {shown(passage)}"
             )
         # Logarithms of weights, which may be too small for numbers themselves.
-        wide, threads = as_dtype(own, np.float64), {"num_threads": num_threads}
-        logs = wide.logits(**threads) - wide.stats(shares=(), **threads).log_sum[..., np.newaxis]
-        weights = logsumexp(logs.reshape(-1, own.n, own.n), axis=0)
+        wide = as_dtype(own, np.float64)
+        sums = wide.stats(shares=(), num_threads=num_threads).log_sum
+        logs = wide.logits(num_threads=num_threads) - sums[..., np.newaxis]
+        free = logsumexp(logs.reshape(-1, own.n, own.n), axis=0)
         # Row r of these sees columns 0 to r.
-        free = weights[kept:, self.first : own.n - self.window]
-        free = np.where(np.tri(n, dtype=bool), free, -np.inf)
+        free = np.where(np.tri(n), free[kept:, self.first : own.n - self.window], -np.inf)
         best = np.argsort(-free, axis=1, kind="stable")[:, :count].astype(np.int32)
         best = np.where(np.take_along_axis(free, best, axis=1) == -np.inf, -1, best)
         pattern = as_csr(best, best >= 0, n)

@@ -161,28 +161,25 @@ class FarkasWitness(Witness):
     def excludes_any_norm(self, target: Target, keys: FloatArray) -> bool:
         """Return whether it is proved that no query of any norm exists.
 
-        By these multipliers m, or by others nearby. Let M have a column for each term, its signed
-        key above its signs in the sums of both offsets. If M has full rank and the least singular
-        value s, some x within ||M m|| / s of m has M x = 0, and proves it if all its numbers are
-        positive and it leaves a gap. Each of the bounds below has ample room for rounding.
+        By these multiples m of constraints, or by others nearby. Let M have a column for each, its
+        key above what it says of both offsets. If M has full rank and the least singular value s,
+        some x within ||M m|| / s of m has M x = 0, and proves it if all its numbers have the signs
+        of m and it leaves a gap. Each of the bounds below has ample room for rounding.
         """
-        if math.isinf(self.verify(target, keys)):
-            return True
-        m = np.array([term.value for term in self.terms])
-        is_lower = np.array([term.kind in ("ratio lower", "margin") for term in self.terms])
+        gap, multiples = self._proof(row := support_of(target, self.row))
+        columns, m = zip(*[(column, float(factor)) for column, factor in multiples], strict=True)
         of_b = np.array([term.kind in ("margin", "outside") for term in self.terms])
-        columns = keys[[term.column for term in self.terms]].astype(np.float64).T
-        matrix = np.vstack([columns, of_b, ~of_b]) * np.where(is_lower, -1.0, 1.0)
+        matrix = np.vstack([keys[list(columns)].T, of_b, ~of_b]).astype(np.float64)
         matrix = matrix[matrix.any(axis=1)]  # Terms of b alone do not ask for c.
         sizes = np.linalg.svd(matrix, compute_uv=False)
-        error = 1e-13 * m.size * sizes[0]
-        if self.equality or len(matrix) > m.size or sizes[-1] <= 2 * error:
-            return False
-        off = (np.linalg.norm(matrix @ m) + error * np.linalg.norm(m)) / (sizes[-1] - error)
-        row = support_of(target, self.row)
-        largest = max(abs(math.log(w)) for w in row.values())
-        largest += math.log1p(self.distortion) - math.log(self.leak)
-        return off < m.min() and 2 * off * math.sqrt(m.size) * largest < float(self._proof(row)[0])
+        error = 1e-13 * len(m) * sizes[0]
+        off = np.linalg.norm(matrix @ m) + error * np.linalg.norm(m)
+        off /= max(sizes[-1] - 2 * error, 1e-16 * sizes[0])
+        logs = np.abs(np.log(list(row.values()))).max()
+        limits = math.log1p(self.distortion) - math.log(self.leak)
+        is_near = off < np.abs(m).min() and 2 * off * len(m) * (logs + limits) < float(gap)
+        is_near &= len(matrix) <= len(m) and not self.equality
+        return bool(is_near) or math.isinf(self.verify(target, keys))
 
     def __repr__(self) -> str:
         return (

@@ -64,8 +64,7 @@ class Sizes:
     @cached_property
     def judge(self) -> _core.CompressLoss | None:
         """The mean divergence on the validation passages, where there are any."""
-        places = self.parts.validation
-        return self._loss(places) if places.size else None
+        return self._loss(self.parts.validation) if self.parts.validation.size else None
 
     @cached_property
     def family(self) -> FreeMaps:
@@ -73,8 +72,9 @@ class Sizes:
         return FreeMaps(self.passages, self._loss(self.parts.calibration))
 
     def _loss(self, places: NDArray[np.intp]) -> _core.CompressLoss:
-        passages = [attention.core for attention in self.passages.part(places)]
-        return _core.CompressLoss(passages, self.running.threads)
+        return _core.CompressLoss(
+            [a.core for a in self.passages.part(places)], self.running.threads
+        )
 
     def fit(self, dim: int) -> MapsOfSize:
         """Return the maps of a size.
@@ -131,15 +131,13 @@ class Sizes:
     def _judged(self, maps: Maps, places: NDArray[np.intp] | None = None) -> Closeness:
         """Return how close stored maps are in float64, by default on the passages that choose."""
         passages = self.passages.part(self.parts.choosing if places is None else places)
-        originals, stored = [a.core for a in passages], self._stored(maps)
-        smaller = [stored.smaller(attention).core for attention in passages]
-        kl, tv, attends = _core.compare_heads(originals, smaller, self.running.threads)
-        return Closeness.of(kl[attends], tv[attends])
+        smaller = map(self._stored(maps).smaller, passages)
+        return Closeness.of(passages, smaller, self.running.threads)
 
     def _stored(self, maps: Maps) -> StoredMaps:
         dtype = self.running.dtype
         p_q, p_k = split(maps, self.passages.heads)
-        p_q = p_q if self.passages.lead else p_q[0]
+        p_q = p_q if self.passages.attentions[0].lead else p_q[0]
         return StoredMaps(round_to(p_q, dtype, "P_q"), round_to(p_k, dtype, "P_k"), dtype)
 
     def result(self, tv: float | None) -> Compressed:

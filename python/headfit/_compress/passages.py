@@ -137,14 +137,9 @@ class Passages:
         return self.attentions[0].dim
 
     @property
-    def lead(self) -> tuple[int, ...]:
-        """The leading axes of the queries: () or the number of query heads."""
-        return self.attentions[0].lead
-
-    @property
     def heads(self) -> int:
         """The number of query heads."""
-        return self.lead[0] if self.lead else 1
+        return math.prod(self.attentions[0].lead)
 
     @property
     def key_heads(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import warnings
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -409,6 +410,32 @@ def test_saved_certificates(tmp_path: Any) -> None:
     for other in (kept.to_dict(), found(form="dot").certify(passage)):
         with pytest.raises(InputError, match="certificate must be of a selection by this index"):
             found().save(path, other)
+
+
+def test_a_certificate_of_another_index_of_the_same_size_is_refused(tmp_path: Any) -> None:
+    path = tmp_path / "index.npz"
+    passages = of(position=ROPE)
+    own, other = (hf.index(passages, **QUICK, rng=seed) for seed in (0, 1))
+    assert own.P_k.shape == other.P_k.shape
+    certificate = other.certify(passages[0])
+    with pytest.raises(InputError, match="certificate must be of a selection by this index"):
+        own.save(path, certificate)
+    stored = [np.ones((46, 3), np.float32)] * 2
+    plain = hf.certify_selection(passages[2].rotated(), None, *stored, keys=12, window=4, first=2)
+    assert plain.index is None
+    with pytest.raises(InputError, match="certificate must be of a selection by this index"):
+        own.save(path, plain)
+    replace(own, certificate=certificate.to_dict()).save(path)
+    with pytest.raises(InputError, match="its certificate is of another index"):
+        hf.results.Index.load(path)
+    own.save(path)
+    read = hf.results.Index.load(path)
+    read.save(path, own.certify(passages[0]))
+    own.save(path, read.certify(passages[0]))
+    older = {**own.certify(passages[0]).to_dict()}
+    del older["index"]
+    replace(own, certificate=older).save(path)
+    assert hf.results.Index.load(path).certificate == json.loads(json.dumps(older))
 
 
 def test_dictionaries_texts_and_pickles() -> None:

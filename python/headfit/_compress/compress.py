@@ -37,15 +37,11 @@ class MapsOfSize:
 
     descended: Maps  # of the least loss on the calibration passages: where larger sizes may start
     kl: float  # that loss
+    maps: Maps  # the candidate of the least mean total variation where maps are chosen
+    taken: str  # its name
     candidates: dict[str, Maps]  # closed forms, the descent, and what is taken at a smaller size
-    taken: str  # the candidate of the least mean total variation where maps are chosen
     judged: Closeness  # how close it is there
     report: dict[str, Any]
-
-    @property
-    def maps(self) -> Maps:
-        """The maps that are taken."""
-        return self.candidates[self.taken]
 
 
 class Sizes:
@@ -110,8 +106,8 @@ class Sizes:
         passages, closed = self.passages, self.family.closed(dim)
         if dim == passages.dim:  # these maps leave every logit as it is
             maps = np.vstack([*self.family.whole, np.eye(dim)])
-            each = {**closed, DESCENT: maps}
-            return MapsOfSize(maps, 0.0, each, DESCENT, self._judged(maps), {"status": "exact"})
+            each, report = {**closed, DESCENT: maps}, {"status": "exact"}
+            return MapsOfSize(maps, 0.0, maps, DESCENT, each, self._judged(maps), report)
         starts, smaller = dict(closed), dict[str, Maps]()
         if before := max((d for d in self.tried if d < dim), default=0):
             last = self.tried[before]
@@ -126,7 +122,8 @@ class Sizes:
         distances = {name: self._judged(maps) for name, maps in candidates.items()}
         taken = min(distances, key=lambda name: distances[name].tv_mean)
         report |= {"start": first, "kl": kl[[0, -1]].tolist()}
-        return MapsOfSize(maps, float(kl[-1]), candidates, taken, distances[taken], report)
+        best = candidates[taken], taken, candidates, distances[taken]
+        return MapsOfSize(maps, float(kl[-1]), *best, report)
 
     def _judged(self, maps: Maps, places: NDArray[np.intp] | None = None) -> Closeness:
         """Return how close stored maps are in float64, by default on the passages that choose."""
@@ -153,7 +150,7 @@ class Sizes:
             **self._stored(size.maps)._asdict(),
             dim=dim,
             original_dim=self.passages.dim,
-            original_scale=self.passages.scale,
+            original_scale=self.passages.attentions[0].scale,
             position=self.passages.position,
             length=self.passages.length,
             **curves["taken"][dim]._asdict(),

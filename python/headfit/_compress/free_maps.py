@@ -71,7 +71,7 @@ class FreeMaps:
     def __init__(self, passages: Passages, loss: _core.CompressLoss) -> None:
         self.loss, self.dim = loss, passages.dim
         # The products that leave every logit as it is.
-        self.whole = [passages.scale * np.eye(self.dim)] * passages.heads
+        self.whole = [passages.attentions[0].scale * np.eye(self.dim)] * passages.heads
         queries, attended = loss.moments()
         of_queries = tuple(roots(q) for q in queries)
         self.forms = {

@@ -146,11 +146,6 @@ class Passages:
         """The number of key heads: 1 for a key head alone."""
         return math.prod(self.attentions[0].stored[1].shape[:-2])
 
-    @property
-    def scale(self) -> float:
-        """The scale of the logits."""
-        return self.attentions[0].scale
-
     def part(self, places: NDArray[np.intp]) -> list[Attention]:
         """Return some of the passages, wherever they stand."""
         return [self.attentions[i * self.moves + j] for i in places for j in range(self.moves)]

@@ -73,7 +73,7 @@ class Group(Passages):
             k -= k.sum(axis=0) / count
             keys[1] += k.T @ k / count
         plain, centred = self._averaged(keys)
-        scale = self.scale / (self.heads if form == "dot" else 1)
+        scale = self.attentions[0].scale / (self.heads if form == "dot" else 1)
         # The part of a key that each query head reads.
         of_key_heads = np.eye(self.width).reshape(self.key_heads, self.dim, self.width)
         read = [*np.repeat(scale * of_key_heads, self.heads // self.key_heads, axis=0)]

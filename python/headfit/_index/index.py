@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from headfit import _core
 from headfit._base.arguments import as_choice, as_count, check_between, shown
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import PositionLike, Seed
-from headfit._compress.maps import split
+from headfit._compress.maps import split, warn_caller
 from headfit._compress.passages import checked_shares, given_alone, of_each
 from headfit._fit.learned import effort_steps
 from headfit._index.group import Group, of_one_group
@@ -209,10 +208,10 @@ def index(
             _core.IndexOptions(form, kind, first, window), descent, done, run.threads,
         )  # fmt: skip
         for name, start, (maps, start_loss, loss, seconds) in zip(left, starts, fits, strict=True):
-            group = groups[name]
+            group, of = groups[name], called[name]
             result = Index(
                 *split(maps, group.heads, group.key_heads), form, kind, keys, window, first,
-                group.length, group.position, scale=group.scale, **vars(group.parts),
+                group.length, group.position, scale=group.attentions[0].scale, **vars(group.parts),
                 start_loss=start_loss, loss=loss, seconds=seconds,
             )  # fmt: skip
             for count in counted:
@@ -223,15 +222,14 @@ def index(
             if bound is not None:
                 quality = result.judge(group.part(group.parts.choosing), num_threads=run.threads)
                 if not quality.rows:
-                    raise InputError(
-                        f"{called[name]}: mass needs rows that see more than {keys} keys"
-                    )
+                    raise InputError(f"{of}: mass needs rows that see more than {keys} keys")
                 if quality.share_mean < bound:
                     if size < group.width:
                         continue
-                    reached = f"all {result.dim} numbers in {kind} reach {quality.share_mean:.9g}"
-                    of = f"{called[name]}: mass={mass} is not reached"
-                    warnings.warn(f"{of}: {reached}", stacklevel=3)
+                    warn_caller(
+                        f"{of}: mass={mass} is not reached: all {result.dim} numbers in {kind} "
+                        f"reach {quality.share_mean:.9g}"
+                    )
                     result = replace(result, reached=False)
             at = curves[name].get((size, kind, keys)) or _judged(result, group, start, run.threads)
             found[name] = replace(at, reached=result.reached)

@@ -319,6 +319,28 @@ def test_masks_and_other_options(options: Any) -> None:
     assert np.take_along_axis(allowed, columns, axis=1)[columns >= 0].all()
 
 
+@pytest.mark.parametrize(
+    ("name", "one"), [("mask", MASK), ("key_mask", np.arange(200) > 3), ("key_lengths", 180)]
+)
+def test_masks_of_all_query_heads_may_be_equal(name: str, one: Any) -> None:
+    pairs = [(np.stack([q, 1.1 * q]), k) for q, k in needles(4)]
+    settings = {**QUICK, "dim": 2}
+    whole = hf.index(of(pairs, **{name: one}), **settings)
+    each = np.broadcast_to(one, (2, *np.shape(one)))
+    for given in (each, np.array(each)):  # in the same memory, and in memory of its own
+        passages = of(pairs, **{name: given})
+        found = hf.index(passages, **settings)
+        np.testing.assert_array_equal(found.P_k, whole.P_k)
+        assert found.quality.to_dict() == whole.quality.to_dict()
+        expected = whole.select(*pairs[0], **{"mask": "causal", name: one})
+        np.testing.assert_array_equal(found.select(passages[0]), expected)
+        found.apply(passages[0])
+    other = np.array(each)
+    other.reshape(2, -1)[1, -1] ^= True
+    with pytest.raises(InputError, match=f"{name} must be one for all query heads; passage 0 has"):
+        hf.index(of(pairs, **{name: other}), **settings)
+
+
 @pytest.mark.parametrize("size", [1e-8, 1e8, 1e15])
 def test_units_of_keys_do_not_matter(size: float) -> None:
     one, other = (

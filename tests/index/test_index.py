@@ -588,6 +588,23 @@ def test_passages_without_free_keys_do_not_choose() -> None:
             hf.index(given, **settings)
 
 
+def test_passages_that_are_fitted_need_free_keys() -> None:
+    """Otherwise nothing is descended, and the closed form would come as if it were."""
+    settings = {**QUICK, "window": 5, "first": 1, "keys": 12}
+    some = of(pairs(6))
+    fitted = hf.index(some, **{**settings, "effort": 0}).calibration
+    short = [of([(q[:, :6], k[:6])])[0] if i in fitted else some[i] for i, (q, k) in
+             enumerate(pairs(6))]  # fmt: skip
+    for given, named in ((short, "^passages"), ({("l", 2): short}, r"^passages of \('l', 2\)")):
+        message = f"{named} that are fitted see no key besides those of `first` and `window`"
+        with pytest.raises(InputError, match=message):
+            hf.index(given, **settings)
+    asked = hf.index(short, **{**settings, "effort": 0})
+    assert asked.loss == asked.start_loss
+    one = [*short[: fitted[-1]], some[fitted[-1]], *short[fitted[-1] + 1 :]]
+    assert hf.index(one, **{**settings, "effort": 100}).loss != asked.loss
+
+
 def test_heads_of_fewer_than_8_numbers() -> None:
     drawn = [*map(tuple, RNG(0).normal(size=(3, 2, 30, 5)))]
     found = hf.index({"a": drawn, "b": of()}, **{**QUICK, "dim": None})

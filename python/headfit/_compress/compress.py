@@ -68,9 +68,8 @@ class Sizes:
         return FreeMaps(self.passages, self._loss(self.parts.calibration))
 
     def _loss(self, places: NDArray[np.intp]) -> _core.CompressLoss:
-        return _core.CompressLoss(
-            [a.core for a in self.passages.part(places)], self.running.threads
-        )
+        passages = [attention.core for attention in self.passages.part(places)]
+        return _core.CompressLoss(passages, self.running.threads)
 
     def fit(self, dim: int) -> MapsOfSize:
         """Return the maps of a size.
@@ -103,22 +102,23 @@ class Sizes:
         self.seconds += time.perf_counter() - begun
 
     def _fit(self, dim: int) -> MapsOfSize:
-        passages, closed = self.passages, self.family.closed(dim)
+        passages, family = self.passages, self.family
+        closed = {name: form.maps(family.whole, dim) for name, form in family.forms.items()}
         if dim == passages.dim:  # these maps leave every logit as it is
-            maps = np.vstack([*self.family.whole, np.eye(dim)])
+            maps = np.vstack([*family.whole, np.eye(dim)])
             each, report = {**closed, DESCENT: maps}, {"status": "exact"}
             return MapsOfSize(maps, 0.0, maps, DESCENT, each, self._judged(maps), report)
         starts, smaller = dict(closed), dict[str, Maps]()
         if before := max((d for d in self.tried if d < dim), default=0):
             last = self.tried[before]
-            starts |= self.family.extended(last.descended, dim)
+            starts |= family.extended(last.descended, dim)
             smaller[f"{SMALLER}{before}"] = np.pad(last.maps, ((0, 0), (0, dim - before)))
-        loss, threads = self.family.loss, self.running.threads
+        loss, threads = family.loss, self.running.threads
         first = min(starts, key=lambda name: loss.value(starts[name], threads))
         limits = _core.DescentLimits(**self.running.limits())
         # The maps of the least loss, and of all steps those with the least loss of the judge.
         maps, chosen, kl, report = loss.fit(self.judge, starts[first], limits, threads)
-        candidates = {**closed, DESCENT: self.family.nearest.balanced(chosen), **smaller}
+        candidates = {**closed, DESCENT: family.nearest.balanced(chosen), **smaller}
         distances = {name: self._judged(maps) for name, maps in candidates.items()}
         taken = min(distances, key=lambda name: distances[name].tv_mean)
         report |= {"start": first, "kl": kl[[0, -1]].tolist()}

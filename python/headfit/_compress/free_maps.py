@@ -80,10 +80,6 @@ class FreeMaps:
         }
         self.nearest = self.forms["attended"]  # its metric is closest to that of the loss
 
-    def closed(self, dim: int) -> dict[str, Maps]:
-        """Return the closed forms of a size by name."""
-        return {name: form.maps(self.whole, dim) for name, form in self.forms.items()}
-
     def extended(self, maps: Maps, dim: int) -> dict[str, Maps]:
         """Return descended maps with the best columns for what is left of the logits."""
         extended = self.nearest.extended(maps, self.whole, dim)

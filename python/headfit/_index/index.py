@@ -123,7 +123,8 @@ def index(
     ------
     InputError, NonFiniteError
         For arguments that do not fit, before any work starts; those of a key head name it. In the
-        fit, for passages that choose without a key to find or, for `mass`, a row to judge.
+        fit, for passages that are fitted to, or that choose, without a key to find, or for `mass`
+        without a row to judge.
 
     See Also
     --------
@@ -168,7 +169,7 @@ def index(
     dtype, form = as_choice(dtype, "dtype", tuple(DTYPES)), as_choice(form, "form", FORMS)
     shares = checked_shares(held_out, validation)
     run = Running.of(effort=effort, callback=callback, rng=rng, num_threads=num_threads)
-    descent = _core.IndexDescent(effort_steps(effort, EFFORTS, least=0), ROWS, run.seed)
+    descent = _core.IndexDescent(steps := effort_steps(effort, EFFORTS, least=0), ROWS, run.seed)
     counts = checked_sizes(keys if curve_keys is None else curve_keys, "curve_keys", None, least)
     kinds = np.ravel(np.array(dtype if curve_dtypes is None else curve_dtypes, object)).tolist()
     dtypes = [as_choice(kind, "curve_dtypes", tuple(DTYPES)) for kind in kinds]
@@ -214,6 +215,12 @@ def index(
                 group.length, group.position, scale=group.attentions[0].scale, **vars(group.parts),
                 start_loss=start_loss, loss=loss, seconds=seconds,
             )  # fmt: skip
+            fitted, judge = group.fitted[: group.parts.calibration.size], _core.judge_index
+            free = (judge(x, *result._for_core, least - 1, run.threads)[1] for x in fitted)
+            if steps and loss == start_loss and not any(x.any() for x in free):
+                raise InputError(
+                    f"{of} that are fitted see no key besides those of `first` and `window`"
+                )
             for count in counted:
                 own = replace(result, keys=count)
                 curves[name][size, kind, count] = _judged(own, group, start, run.threads)

@@ -87,6 +87,24 @@ def test_reported_distances_are_those_of_the_stored_maps(dtype: str, heads: int)
     assert "closed_forms" not in result.to_dict()
 
 
+@pytest.mark.parametrize("heads", [0, 2])
+def test_divergence_by_position(heads: int) -> None:
+    """Rows of passages of different lengths stand at the ends of their keys."""
+    given = [(q[..., 5 * i :, :], k) for i, (q, k) in enumerate(passages(4, heads))]
+    result = compressed(given, dim=2, held_out=0.5)
+    lengths = {i: len(given[i][1]) for i in result.held_out}
+    assert len(set(lengths.values())) == 2
+    eighths: list[list[float]] = [[] for _ in range(8)]
+    for i, m in lengths.items():
+        n = given[i][0].shape[-2]
+        _, kl = distances(result, given, [i], mask="causal")
+        for at, row in enumerate(kl.reshape(-1, n).T):
+            eighths[8 * (m - n + at) // max(lengths.values())].extend(row)
+    expected = [np.mean(x) if x else np.nan for x in eighths]
+    np.testing.assert_allclose(result.kl_by_position, expected, rtol=1e-4)
+    assert np.isnan(result.kl_by_position).any()
+
+
 def test_parts_are_disjoint_and_as_large_as_asked() -> None:
     result = compressed(dim=2, held_out=0.5, validation=0.34)
     parts = (result.calibration, result.validation, result.held_out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import warnings
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -318,6 +319,28 @@ def test_masks_and_other_options(options: Any) -> None:
     assert np.take_along_axis(allowed, columns, axis=1)[columns >= 0].all()
 
 
+@pytest.mark.parametrize(
+    ("name", "one"), [("mask", MASK), ("key_mask", np.arange(200) > 3), ("key_lengths", 180)]
+)
+def test_masks_of_all_query_heads_may_be_equal(name: str, one: Any) -> None:
+    pairs = [(np.stack([q, 1.1 * q]), k) for q, k in needles(4)]
+    settings = {**QUICK, "dim": 2}
+    whole = hf.index(of(pairs, **{name: one}), **settings)
+    each = np.broadcast_to(one, (2, *np.shape(one)))
+    for given in (each, np.array(each)):  # in the same memory, and in memory of its own
+        passages = of(pairs, **{name: given})
+        found = hf.index(passages, **settings)
+        np.testing.assert_array_equal(found.P_k, whole.P_k)
+        assert found.quality.to_dict() == whole.quality.to_dict()
+        expected = whole.select(*pairs[0], **{"mask": "causal", name: one})
+        np.testing.assert_array_equal(found.select(passages[0]), expected)
+        found.apply(passages[0])
+    other = np.array(each)
+    other.reshape(2, -1)[1, -1] ^= True
+    with pytest.raises(InputError, match=f"{name} must be one for all query heads; passage 0 has"):
+        hf.index(of(pairs, **{name: other}), **settings)
+
+
 @pytest.mark.parametrize("size", [1e-8, 1e8, 1e15])
 def test_units_of_keys_do_not_matter(size: float) -> None:
     one, other = (
@@ -409,6 +432,32 @@ def test_saved_certificates(tmp_path: Any) -> None:
     for other in (kept.to_dict(), found(form="dot").certify(passage)):
         with pytest.raises(InputError, match="certificate must be of a selection by this index"):
             found().save(path, other)
+
+
+def test_a_certificate_of_another_index_of_the_same_size_is_refused(tmp_path: Any) -> None:
+    path = tmp_path / "index.npz"
+    passages = of(position=ROPE)
+    own, other = (hf.index(passages, **QUICK, rng=seed) for seed in (0, 1))
+    assert own.P_k.shape == other.P_k.shape
+    certificate = other.certify(passages[0])
+    with pytest.raises(InputError, match="certificate must be of a selection by this index"):
+        own.save(path, certificate)
+    stored = [np.ones((46, 3), np.float32)] * 2
+    plain = hf.certify_selection(passages[2].rotated(), None, *stored, keys=12, window=4, first=2)
+    assert plain.index is None
+    with pytest.raises(InputError, match="certificate must be of a selection by this index"):
+        own.save(path, plain)
+    replace(own, certificate=certificate.to_dict()).save(path)
+    with pytest.raises(InputError, match="its certificate is of another index"):
+        hf.results.Index.load(path)
+    own.save(path)
+    read = hf.results.Index.load(path)
+    read.save(path, own.certify(passages[0]))
+    own.save(path, read.certify(passages[0]))
+    older = {**own.certify(passages[0]).to_dict()}
+    del older["index"]
+    replace(own, certificate=older).save(path)
+    assert hf.results.Index.load(path).certificate == json.loads(json.dumps(older))
 
 
 def test_dictionaries_texts_and_pickles() -> None:
@@ -537,6 +586,23 @@ def test_passages_without_free_keys_do_not_choose() -> None:
         message = f"{named} that choose have no row that sees a key besides the 1 first and the 5"
         with pytest.raises(InputError, match=message):
             hf.index(given, **settings)
+
+
+def test_passages_that_are_fitted_need_free_keys() -> None:
+    """Otherwise nothing is descended, and the closed form would come as if it were."""
+    settings = {**QUICK, "window": 5, "first": 1, "keys": 12}
+    some = of(pairs(6))
+    fitted = hf.index(some, **{**settings, "effort": 0}).calibration
+    short = [of([(q[:, :6], k[:6])])[0] if i in fitted else some[i] for i, (q, k) in
+             enumerate(pairs(6))]  # fmt: skip
+    for given, named in ((short, "^passages"), ({("l", 2): short}, r"^passages of \('l', 2\)")):
+        message = f"{named} that are fitted see no key besides those of `first` and `window`"
+        with pytest.raises(InputError, match=message):
+            hf.index(given, **settings)
+    asked = hf.index(short, **{**settings, "effort": 0})
+    assert asked.loss == asked.start_loss
+    one = [*short[: fitted[-1]], some[fitted[-1]], *short[fitted[-1] + 1 :]]
+    assert hf.index(one, **{**settings, "effort": 100}).loss != asked.loss
 
 
 def test_heads_of_fewer_than_8_numbers() -> None:

@@ -201,4 +201,4 @@ def test_bad_passages() -> None:
     with pytest.raises(InputError, match=r"dim must lie in 1 \.\.\. 8"):
         hf.index(of(), **{**SMALL, "dim": WIDTH + 1})
     with pytest.raises(InputError, match="mask must be one for all query heads"):
-        hf.index([*of(), hf.Attention(Q0, K0, mask=np.ones((HEADS, 40, 40), bool))], **SMALL)
+        hf.index([*of(), hf.Attention(Q0, K0, mask=RNG(0).random((HEADS, 40, 40)) < 0.5)], **SMALL)

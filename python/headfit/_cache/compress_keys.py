@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from headfit._base.types import ArrayLike, PositionLike, Seed
 from headfit._cache.packing import STEP_BYTES
 from headfit._cache.result import CompressedKeys, CompressedLayers
 from headfit._compress.free_maps import Moment
-from headfit._compress.maps import Closeness, by_eighths
+from headfit._compress.maps import Closeness
 from headfit._compress.passages import Passages, checked_shares, given_alone, of_each
 from headfit._fit.learned import effort_steps
 from headfit._shrink.descent import Running
@@ -167,12 +166,8 @@ class _Layer(Passages):
             **vars(self.parts), start_kl=start, validation_kl=loss, seconds=seconds,
         )  # fmt: skip
         originals = self.part(self.parts.judging)
-        smaller = [found.apply(a, num_threads=threads).core for a in originals]
-        kl, tv, attends = _core.compare_heads([a.core for a in originals], smaller, threads)
-        shapes = [(a.n, a.m) for a in originals for _ in range(math.prod(a.lead))]
-        by_position = by_eighths(kl[attends], attends, shapes)
-        close = Closeness.of(kl[attends], tv[attends])
-        return replace(found, **close._asdict(), kl_by_position=by_position)
+        smaller = (found.apply(a, num_threads=threads) for a in originals)
+        return replace(found, **Closeness.of(originals, smaller, threads)._asdict())
 
 
 def _flat_keys(k: NDArray[np.float32], positions: Positions) -> NDArray[np.float32]:

@@ -37,15 +37,11 @@ class MapsOfSize:
 
     descended: Maps  # of the least loss on the calibration passages: where larger sizes may start
     kl: float  # that loss
+    maps: Maps  # the candidate of the least mean total variation where maps are chosen
+    taken: str  # its name
     candidates: dict[str, Maps]  # closed forms, the descent, and what is taken at a smaller size
-    taken: str  # the candidate of the least mean total variation where maps are chosen
     judged: Closeness  # how close it is there
     report: dict[str, Any]
-
-    @property
-    def maps(self) -> Maps:
-        """The maps that are taken."""
-        return self.candidates[self.taken]
 
 
 class Sizes:
@@ -64,8 +60,7 @@ class Sizes:
     @cached_property
     def judge(self) -> _core.CompressLoss | None:
         """The mean divergence on the validation passages, where there are any."""
-        places = self.parts.validation
-        return self._loss(places) if places.size else None
+        return self._loss(self.parts.validation) if self.parts.validation.size else None
 
     @cached_property
     def family(self) -> FreeMaps:
@@ -107,39 +102,39 @@ class Sizes:
         self.seconds += time.perf_counter() - begun
 
     def _fit(self, dim: int) -> MapsOfSize:
-        passages, closed = self.passages, self.family.closed(dim)
+        passages, family = self.passages, self.family
+        closed = {name: form.maps(family.whole, dim) for name, form in family.forms.items()}
         if dim == passages.dim:  # these maps leave every logit as it is
-            maps = np.vstack([*self.family.whole, np.eye(dim)])
-            each = {**closed, DESCENT: maps}
-            return MapsOfSize(maps, 0.0, each, DESCENT, self._judged(maps), {"status": "exact"})
+            maps = np.vstack([*family.whole, np.eye(dim)])
+            each, report = {**closed, DESCENT: maps}, {"status": "exact"}
+            return MapsOfSize(maps, 0.0, maps, DESCENT, each, self._judged(maps), report)
         starts, smaller = dict(closed), dict[str, Maps]()
         if before := max((d for d in self.tried if d < dim), default=0):
             last = self.tried[before]
-            starts |= self.family.extended(last.descended, dim)
+            starts |= family.extended(last.descended, dim)
             smaller[f"{SMALLER}{before}"] = np.pad(last.maps, ((0, 0), (0, dim - before)))
-        loss, threads = self.family.loss, self.running.threads
+        loss, threads = family.loss, self.running.threads
         first = min(starts, key=lambda name: loss.value(starts[name], threads))
         limits = _core.DescentLimits(**self.running.limits())
         # The maps of the least loss, and of all steps those with the least loss of the judge.
         maps, chosen, kl, report = loss.fit(self.judge, starts[first], limits, threads)
-        candidates = {**closed, DESCENT: self.family.nearest.balanced(chosen), **smaller}
+        candidates = {**closed, DESCENT: family.nearest.balanced(chosen), **smaller}
         distances = {name: self._judged(maps) for name, maps in candidates.items()}
         taken = min(distances, key=lambda name: distances[name].tv_mean)
         report |= {"start": first, "kl": kl[[0, -1]].tolist()}
-        return MapsOfSize(maps, float(kl[-1]), candidates, taken, distances[taken], report)
+        best = candidates[taken], taken, candidates, distances[taken]
+        return MapsOfSize(maps, float(kl[-1]), *best, report)
 
     def _judged(self, maps: Maps, places: NDArray[np.intp] | None = None) -> Closeness:
         """Return how close stored maps are in float64, by default on the passages that choose."""
         passages = self.passages.part(self.parts.choosing if places is None else places)
-        originals, stored = [a.core for a in passages], self._stored(maps)
-        smaller = [stored.smaller(attention).core for attention in passages]
-        kl, tv, attends = _core.compare_heads(originals, smaller, self.running.threads)
-        return Closeness.of(kl[attends], tv[attends])
+        smaller = map(self._stored(maps).smaller, passages)
+        return Closeness.of(passages, smaller, self.running.threads)
 
     def _stored(self, maps: Maps) -> StoredMaps:
         dtype = self.running.dtype
         p_q, p_k = split(maps, self.passages.heads)
-        p_q = p_q if self.passages.lead else p_q[0]
+        p_q = p_q if self.passages.attentions[0].lead else p_q[0]
         return StoredMaps(round_to(p_q, dtype, "P_q"), round_to(p_k, dtype, "P_k"), dtype)
 
     def result(self, tv: float | None) -> Compressed:
@@ -155,7 +150,7 @@ class Sizes:
             **self._stored(size.maps)._asdict(),
             dim=dim,
             original_dim=self.passages.dim,
-            original_scale=self.passages.scale,
+            original_scale=self.passages.attentions[0].scale,
             position=self.passages.position,
             length=self.passages.length,
             **curves["taken"][dim]._asdict(),

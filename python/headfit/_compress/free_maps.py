@@ -71,7 +71,7 @@ class FreeMaps:
     def __init__(self, passages: Passages, loss: _core.CompressLoss) -> None:
         self.loss, self.dim = loss, passages.dim
         # The products that leave every logit as it is.
-        self.whole = [passages.scale * np.eye(self.dim)] * passages.heads
+        self.whole = [passages.attentions[0].scale * np.eye(self.dim)] * passages.heads
         queries, attended = loss.moments()
         of_queries = tuple(roots(q) for q in queries)
         self.forms = {
@@ -79,10 +79,6 @@ class FreeMaps:
             for name, keys in zip(FORMS, (*loss.key_moments(), attended), strict=True)
         }
         self.nearest = self.forms["attended"]  # its metric is closest to that of the loss
-
-    def closed(self, dim: int) -> dict[str, Maps]:
-        """Return the closed forms of a size by name."""
-        return {name: form.maps(self.whole, dim) for name, form in self.forms.items()}
 
     def extended(self, maps: Maps, dim: int) -> dict[str, Maps]:
         """Return descended maps with the best columns for what is left of the logits."""

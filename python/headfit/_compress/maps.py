@@ -3,11 +3,13 @@
 import inspect
 import math
 import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._base.arguments import shown
 from headfit._base.arrays import FloatArray, as_float_array, check_finite, round_to
@@ -105,13 +107,14 @@ class Closeness(NamedTuple):
     """How close attention is to the original, over all rows of all passages that attend at all.
 
     Total variation, half the sum of |difference|, as mean, 95th percentile and largest; and the
-    mean of KL(original || smaller), in nats.
+    mean of KL(original || smaller), in nats, of all rows and `by_eighths` of the positions.
     """
 
     tv_mean: float
     tv_95: float
     tv_worst: float
     kl: float
+    kl_by_position: NDArray[np.float64]
 
     @property
     def kl_mean(self) -> float:
@@ -119,11 +122,15 @@ class Closeness(NamedTuple):
         return self.kl
 
     @classmethod
-    def of(cls, kl: FloatArray, tv: FloatArray) -> Self:
-        """Return that of rows with these distances; nothing is lost where there are none."""
-        if not tv.size:
-            return cls(0.0, 0.0, 0.0, 0.0)
-        return cls(*map(float, (tv.mean(), np.quantile(tv, 0.95), tv.max(), kl.mean())))
+    def of(cls, whole: Sequence[Attention], smaller: Iterable[Attention], threads: int) -> Self:
+        """Compare heads in passages; nothing is lost where no row attends."""
+        of_smaller = [attention.core for attention in smaller]
+        kl, tv, attends = _core.compare_heads([a.core for a in whole], of_smaller, threads)
+        kl, tv = kl[attends], tv[attends]
+        shapes = [(a.n, a.m) for a in whole for _ in range(math.prod(a.lead))]
+        figures = (tv.mean(), np.quantile(tv, 0.95), tv.max(), kl.mean()) if tv.size else (0,) * 4
+        mean, high, worst, divergence = map(float, figures)
+        return cls(mean, high, worst, divergence, by_eighths(kl, attends, shapes))
 
 
 def by_eighths(x: FloatArray, chosen: Any, shapes: list[tuple[int, int]]) -> NDArray[np.float64]:

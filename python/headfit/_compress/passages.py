@@ -137,24 +137,14 @@ class Passages:
         return self.attentions[0].dim
 
     @property
-    def lead(self) -> tuple[int, ...]:
-        """The leading axes of the queries: () or the number of query heads."""
-        return self.attentions[0].lead
-
-    @property
     def heads(self) -> int:
         """The number of query heads."""
-        return self.lead[0] if self.lead else 1
+        return math.prod(self.attentions[0].lead)
 
     @property
     def key_heads(self) -> int:
         """The number of key heads: 1 for a key head alone."""
         return math.prod(self.attentions[0].stored[1].shape[:-2])
-
-    @property
-    def scale(self) -> float:
-        """The scale of the logits."""
-        return self.attentions[0].scale
 
     def part(self, places: NDArray[np.intp]) -> list[Attention]:
         """Return some of the passages, wherever they stand."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
@@ -53,6 +54,9 @@ class Compressed(FromPassages, Result):
         stand, for what is stored: mean, 95th percentile and largest.
     kl : float
         The mean of KL(original || smaller) on the held-out passages, in nats.
+    kl_by_position : ndarray, shape (8,)
+        The same of rows in each eighth of the longest passage's keys; NaN without. The last row
+        stands at the last key (so do all pieces of a single passage that is not causal).
     calibration_kl, validation_kl : float
         The same on the passages that the maps were fitted to, and on those that chose them (NaN
         if there are none).
@@ -90,6 +94,7 @@ class Compressed(FromPassages, Result):
     tv_95: float
     tv_worst: float
     kl: float
+    kl_by_position: NDArray[np.float64]
     calibration_kl: float
     validation_kl: float
     taken: str
@@ -211,15 +216,15 @@ class Compressed(FromPassages, Result):
 
     def _facts(self) -> dict[str, str]:
         size = f"size {self.original_dim} -> {self.dim}, {self.dtype}"
-        facts = {
+        fitted = {"OVERFITS:": f"KL {self.calibration_kl:.3g} on the fitted passages"}
+        return {
             "size": size if self.reached else f"NOT within the bound: {size}",
             f"on {self.held_out.size} held-out passages": f"total variation mean "
             f"{self.tv_mean:.3g}, 95% {self.tv_95:.3g}, worst {self.tv_worst:.3g}; "
             f"KL mean {self.kl:.3g}; {self.taken}",
+            **(fitted if self.overfits else {}),
+            "ended": f"{self.stopped}, {self.seconds:.3g} s",
         }
-        if self.overfits:
-            facts["OVERFITS:"] = f"KL {self.calibration_kl:.3g} on the fitted passages"
-        return {**facts, "ended": f"{self.stopped}, {self.seconds:.3g} s"}
 
 
 @dataclass(frozen=True, repr=False, eq=False)

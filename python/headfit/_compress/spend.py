@@ -70,7 +70,14 @@ def spend(
         raise InputError(f"results must have a finite {loss_of}, {of}")
     losses = losses**power
     if costs is not None:
-        losses *= _checked_costs(costs, names, losses[:, 0]) / losses[:, :1].clip(1e-300)
+        if not isinstance(costs, Mapping) or set(costs) != set(names):
+            wanted = "a mapping with the names of results"
+            raise InputError(f"costs must be {wanted}; got {shown(costs)}")
+        own = [as_number(costs[n], f"costs[{n!r}]", "be finite", math.isfinite) for n in names]
+        whole = np.array(own).clip(0)
+        for at in np.flatnonzero((whole > 0) & (losses[:, 0] < 1e-12))[:1]:
+            raise InputError(f"costs[{names[at]!r}] must be 0, as is its loss; got {whole[at]:g}")
+        losses *= whole[:, np.newaxis] / losses[:, :1].clip(1e-300)
     at, rows = np.lexsort((losses, sizes))[:, 0], np.arange(len(names))
     least = sizes.min(axis=1).mean()
     lies = f"be at least {least:.17g}, the mean of the least, and finite"
@@ -100,14 +107,3 @@ def _checked(results: Any) -> list[Any]:
         if not own or own != names[0]:
             raise InputError(f"results[{at}] must have the names of results[0]; got {shown(own)}")
     return each
-
-
-def _checked_costs(costs: Any, names: list[Any], own: Any) -> np.ndarray[Any, Any]:
-    """Return a column of costs, none of them negative."""
-    if not isinstance(costs, Mapping) or set(costs) != set(names):
-        raise InputError(f"costs must be a mapping with the names of results; got {shown(costs)}")
-    each = [as_number(costs[n], f"costs[{n!r}]", "be finite", math.isfinite) for n in names]
-    found = np.array(each).clip(0)
-    for at in np.flatnonzero((found > 0) & (own < 1e-12))[:1]:
-        raise InputError(f"costs[{names[at]!r}] must be 0, as is its loss; got {found[at]:g}")
-    return found[:, np.newaxis]

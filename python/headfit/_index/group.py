@@ -19,7 +19,8 @@ OF_ONE_HEAD = {"mask": 2, "key_mask": 1, "key_lengths": 0}  # their axes without
 
 
 def of_one_group(attention: Attention, place: int) -> Attention:
-    """Return an attention of a key head or of a layer; refuse what no index knows."""
+    """Return an attention of a key head or a layer, with one mask; refuse what no index knows."""
+    attention = with_shared_keys(attention, place, of_layer=True)
     position = attention.position
     if attention.bias is not None or (position and not as_rotary(position, attention.dim)):
         raise InputError(f"passage {place} has a bias (as a mask of -1e9 in place of -inf is one) "
@@ -27,10 +28,12 @@ def of_one_group(attention: Attention, place: int) -> Attention:
     for name, axes in OF_ONE_HEAD.items():
         value = getattr(attention, name)
         if isinstance(value, np.ndarray) and value.ndim > axes and len(value) > 1:
-            raise InputError(
-                f"{name} must be one for all query heads; passage {place} has one for each"
-            )
-    return with_shared_keys(attention, place, of_layer=True)
+            if value.strides[0] and any(not np.array_equal(one, value[0]) for one in value[1:]):
+                raise InputError(
+                    f"{name} must be one for all query heads; passage {place} has one for each"
+                )
+            attention = Attention(*attention.stored, **{**vars(attention.options), name: value[0]})
+    return attention
 
 
 class Group(Passages):
@@ -73,7 +76,7 @@ class Group(Passages):
             k -= k.sum(axis=0) / count
             keys[1] += k.T @ k / count
         plain, centred = self._averaged(keys)
-        scale = self.scale / (self.heads if form == "dot" else 1)
+        scale = self.attentions[0].scale / (self.heads if form == "dot" else 1)
         # The part of a key that each query head reads.
         of_key_heads = np.eye(self.width).reshape(self.key_heads, self.dim, self.width)
         read = [*np.repeat(scale * of_key_heads, self.heads // self.key_heads, axis=0)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from headfit import _core
 from headfit._base.arguments import as_choice, as_count, check_between, shown
 from headfit._base.calls import standard_arithmetic
 from headfit._base.types import PositionLike, Seed
-from headfit._compress.maps import split
+from headfit._compress.maps import split, warn_caller
 from headfit._compress.passages import checked_shares, given_alone, of_each
 from headfit._fit.learned import effort_steps
 from headfit._index.group import Group, of_one_group
@@ -124,7 +123,8 @@ def index(
     ------
     InputError, NonFiniteError
         For arguments that do not fit, before any work starts; those of a key head name it. In the
-        fit, for passages that choose without a key to find or, for `mass`, a row to judge.
+        fit, for passages that are fitted to, or that choose, without a key to find, or for `mass`
+        without a row to judge.
 
     See Also
     --------
@@ -169,7 +169,7 @@ def index(
     dtype, form = as_choice(dtype, "dtype", tuple(DTYPES)), as_choice(form, "form", FORMS)
     shares = checked_shares(held_out, validation)
     run = Running.of(effort=effort, callback=callback, rng=rng, num_threads=num_threads)
-    descent = _core.IndexDescent(effort_steps(effort, EFFORTS, least=0), ROWS, run.seed)
+    descent = _core.IndexDescent(steps := effort_steps(effort, EFFORTS, least=0), ROWS, run.seed)
     counts = checked_sizes(keys if curve_keys is None else curve_keys, "curve_keys", None, least)
     kinds = np.ravel(np.array(dtype if curve_dtypes is None else curve_dtypes, object)).tolist()
     dtypes = [as_choice(kind, "curve_dtypes", tuple(DTYPES)) for kind in kinds]
@@ -209,12 +209,18 @@ def index(
             _core.IndexOptions(form, kind, first, window), descent, done, run.threads,
         )  # fmt: skip
         for name, start, (maps, start_loss, loss, seconds) in zip(left, starts, fits, strict=True):
-            group = groups[name]
+            group, of = groups[name], called[name]
             result = Index(
                 *split(maps, group.heads, group.key_heads), form, kind, keys, window, first,
-                group.length, group.position, scale=group.scale, **vars(group.parts),
+                group.length, group.position, scale=group.attentions[0].scale, **vars(group.parts),
                 start_loss=start_loss, loss=loss, seconds=seconds,
             )  # fmt: skip
+            fitted, judge = group.fitted[: group.parts.calibration.size], _core.judge_index
+            free = (judge(x, *result._for_core, least - 1, run.threads)[1] for x in fitted)
+            if steps and loss == start_loss and not any(x.any() for x in free):
+                raise InputError(
+                    f"{of} that are fitted see no key besides those of `first` and `window`"
+                )
             for count in counted:
                 own = replace(result, keys=count)
                 curves[name][size, kind, count] = _judged(own, group, start, run.threads)
@@ -223,15 +229,14 @@ def index(
             if bound is not None:
                 quality = result.judge(group.part(group.parts.choosing), num_threads=run.threads)
                 if not quality.rows:
-                    raise InputError(
-                        f"{called[name]}: mass needs rows that see more than {keys} keys"
-                    )
+                    raise InputError(f"{of}: mass needs rows that see more than {keys} keys")
                 if quality.share_mean < bound:
                     if size < group.width:
                         continue
-                    reached = f"all {result.dim} numbers in {kind} reach {quality.share_mean:.9g}"
-                    of = f"{called[name]}: mass={mass} is not reached"
-                    warnings.warn(f"{of}: {reached}", stacklevel=3)
+                    warn_caller(
+                        f"{of}: mass={mass} is not reached: all {result.dim} numbers in {kind} "
+                        f"reach {quality.share_mean:.9g}"
+                    )
                     result = replace(result, reached=False)
             at = curves[name].get((size, kind, keys)) or _judged(result, group, start, run.threads)
             found[name] = replace(at, reached=result.reached)

@@ -1,8 +1,9 @@
 """The index of a key head or of a layer: what it finds, and how much of the attention that is."""
 
+import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,7 @@ class Index(FromPassages, Stored):
         return key_bytes(self.dim, self.dtype)
 
     @standard_arithmetic()
+    @np.errstate(over="ignore")
     def store(self, K: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return what is stored of keys with positions applied, in the shape that `index` takes.
 
@@ -115,8 +117,7 @@ class Index(FromPassages, Stored):
         InputError, NonFiniteError
             For keys of another shape, or such as float32 does not hold.
         """
-        with np.errstate(over="ignore"):
-            keys = as_float_array(K, "K").astype(np.float32)
+        keys = as_float_array(K, "K").astype(np.float32)
         *lead, size, _ = self.P_k.shape
         if [*keys.shape[:-2], *keys.shape[-1:]] != [*lead, size] or keys.ndim != self.P_k.ndim:
             shape = ", ".join(map(str, (*lead, "m", size)))
@@ -336,10 +337,11 @@ class Index(FromPassages, Stored):
         of_q, of_k = _core.index_numbers(own.core, *self._for_core, threads)
         if self.form == "sum":
             of_q = of_q.reshape(len(self.P_q), own.n, self.dim)
-        return certify_selection(
+        found = certify_selection(
             own, None, of_q, of_k, keys=self._count(keys), window=self.window, first=self.first,
             mass=mass, form=self.form, kernel=kernel, columns=columns, num_threads=threads,
         )  # fmt: skip
+        return replace(found, index=self._digest)
 
     @standard_arithmetic()
     def tensors(self, W_Q: Any = None, W_K: Any = None) -> dict[str, NDArray[np.float32]]:
@@ -380,17 +382,14 @@ class Index(FromPassages, Stored):
         Raises
         ------
         InputError
-            For another suffix, for what is no certificate of an index of this size, form, window
-            and first, and for weights that `tensors` refuses.
+            For another suffix, for what is no certificate by `certify` of this index, and for
+            weights that `tensors` refuses.
         ImportError
             Without the package safetensors, where the suffix asks for it.
         """
         about = self._about
         if certificate is not None:
-            if not isinstance(certificate, SelectionCertificate) or any(
-                getattr(certificate, name) != getattr(self, name)
-                for name in ("dim", "form", "window", "first")
-            ):
+            if getattr(certificate, "index", None) != self._digest:
                 raise InputError(
                     f"certificate must be of a selection by this index; got {shown(certificate)}"
                 )
@@ -412,6 +411,14 @@ class Index(FromPassages, Stored):
         as_count(self.first, "first", 0)
         self._count(self.keys)
         check_position(self.position, of_q[1])
+        if (self.certificate or {}).get("index", self._digest) != self._digest:
+            raise ValueError("its certificate is of another index")
+
+    @property
+    def _digest(self) -> str:
+        settings = self.form, self.dtype, self.window, self.first, self.position
+        numbers = self.P_q.tobytes() + self.P_k.tobytes()
+        return hashlib.sha256(numbers + repr((self.P_k.shape, settings)).encode()).hexdigest()
 
     @property
     def _for_core(self) -> tuple[NDArray[np.float32], Any]:

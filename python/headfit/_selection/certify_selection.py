@@ -60,6 +60,8 @@ class SelectionCertificate(Proof):
         Rows whose logits were computed in float64 too, to decide them.
     dim, dtype, scale, mask
         The size of the index; the dtype of Q and K, the scale and the mask of the heads.
+    index : str or None
+        Of `Index.certify`, what tells its index from all others: a digest of maps and settings.
     """
 
     status: Status
@@ -83,14 +85,15 @@ class SelectionCertificate(Proof):
     dtype: str
     scale: float
     mask: Any
+    index: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scalars as plain Python values, for JSON."""
         values = {
             "holds": self.holds, **vars(self), "kernel": self.kernel.to_dict(),
             "mask": None if self.mask is None else mask_text(self.mask),
+            **{f"rows_{word}": count for word, count in self._counts().items()},
         }  # fmt: skip
-        values |= {f"rows_{word}": count for word, count in self._counts().items()}
         return plain_dict({n: x for n, x in values.items() if not isinstance(x, np.ndarray)})
 
     def __repr__(self) -> str:
@@ -246,13 +249,13 @@ def certify_selection(
     )  # fmt: skip
 
 
+@np.errstate(over="ignore")
 def _stored(x: Any, name: str, of_heads: bool = False) -> NDArray[np.float32]:
     """Return a copy of the numbers of an index as a stack, which float32 must hold."""
     given = as_float_array(x, name)
     if given.ndim != 2 and not of_heads:
         raise InputError(f"{name} must be a matrix; got shape {given.shape}")
-    with np.errstate(over="ignore"):
-        single = np.array(given, np.float32)
+    single = np.array(given, np.float32)
     if not np.array_equal(single, given, equal_nan=True):
         raise InputError(f"{name} must hold numbers of float32, rounded as the index stores them")
     return as_contiguous(as_stack(single))

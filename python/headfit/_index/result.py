@@ -290,9 +290,9 @@ class Index(FromPassages, Stored):
             )
         # Logarithms of weights, which may be too small for numbers themselves.
         wide = as_dtype(own, np.float64)
-        sums = wide.stats(shares=(), num_threads=num_threads).log_sum
-        logs = wide.logits(num_threads=num_threads) - sums[..., np.newaxis]
-        free = logsumexp(logs.reshape(-1, own.n, own.n), axis=0)
+        logs = wide.logits(num_threads=num_threads).reshape(-1, own.n, own.n)
+        sums = wide.stats(shares=(), num_threads=num_threads).log_sum.reshape(-1, own.n, 1)
+        free = logsumexp(logs - sums, axis=0)
         # Row r of these sees columns 0 to r.
         free = np.where(np.tri(n), free[kept:, self.first : own.n - self.window], -np.inf)
         best = np.argsort(-free, axis=1, kind="stable")[:, :count].astype(np.int32)

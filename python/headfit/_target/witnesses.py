@@ -161,10 +161,10 @@ class FarkasWitness(Witness):
     def excludes_any_norm(self, target: Target, keys: FloatArray) -> bool:
         """Return whether it is proved that no query of any norm exists.
 
-        By these multiples m of constraints, or by others nearby. Let M have a column for each, its
-        key above what it says of both offsets. If M has full rank and the least singular value s,
-        some x within ||M m|| / s of m has M x = 0, and proves it if all its numbers have the signs
-        of m and it leaves a gap. Each of the bounds below has ample room for rounding.
+        By these multiples m, or by others nearby. Let M have a column for each constraint: its key
+        above what it says of both offsets. If M has full rank and the least singular value s, some
+        x within ||M m|| / s of m has M x = 0. It is a proof if its numbers have the signs of m and
+        leave a gap. Each of the bounds below has ample room for rounding.
         """
         gap, multiples = self._proof(row := support_of(target, self.row))
         columns, m = zip(*[(column, float(factor)) for column, factor in multiples], strict=True)
@@ -175,11 +175,10 @@ class FarkasWitness(Witness):
         error = 1e-13 * len(m) * sizes[0]
         off = np.linalg.norm(matrix @ m) + error * np.linalg.norm(m)
         off /= max(sizes[-1] - 2 * error, 1e-16 * sizes[0])
-        logs = np.abs(np.log(list(row.values()))).max()
-        limits = math.log1p(self.distortion) - math.log(self.leak)
-        is_near = off < np.abs(m).min() and 2 * off * len(m) * (logs + limits) < float(gap)
-        is_near &= len(matrix) <= len(m) and not self.equality
-        return bool(is_near) or math.isinf(self.verify(target, keys))
+        least = np.abs(np.log(list(row.values()))).max() + math.log1p(self.distortion)
+        is_left = 2 * off * len(m) * (least - math.log(self.leak)) < float(gap)
+        is_near = off < np.abs(m).min() and len(matrix) <= len(m) and not self.equality
+        return bool(is_near and is_left) or math.isinf(self.verify(target, keys))
 
     def __repr__(self) -> str:
         return (

@@ -123,8 +123,10 @@ def rotary_modules(model: Any) -> list[Any]:
     """Return the modules of a model that make its rotary positions."""
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"model must be a torch.nn.Module; got {type(model).__name__}")
-    is_turned = not getattr(getattr(model, "config", None), "alibi", False)  # Falcon has both
-    return [m for m in model.modules() if is_turned and getattr(m, "inv_freq", None) is not None]
+    return [  # Falcon has one that it does not use beside ALiBi.
+        m for m in model.modules() if getattr(m, "inv_freq", None) is not None
+        and not getattr(getattr(m, "config", None), "alibi", False)
+    ]  # fmt: skip
 
 
 def rotary_position(model: Any) -> tuple[str, tuple[float, ...]]:

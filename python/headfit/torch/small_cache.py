@@ -83,9 +83,6 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
         super().__init__(config=model.config)
         config, noted = model.config.get_text_config(decoder=True), Positions()
         modules, of_layers = dict(model.named_modules()), dict[int, dict[str, Latents]]()
-        if getattr(model.config, "is_encoder_decoder", False):
-            encoder = set(model.get_encoder().modules())
-            modules = {name: own for name, own in modules.items() if own not in encoder}
         hybrid = "sliding_attention" in (getattr(config, "layer_types", None) or ())
         both: Any = (found, CompressedKeys), ({} if values is None else values, CompressedValues)
         for part, (given, kind) in zip(("found", "values"), both, strict=True):
@@ -96,7 +93,8 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
                 position = rotary_position(model) if layers and rotary else ("", ())
             for name, own in layers.items():
                 number = getattr(modules.get(name), "layer_idx", None)
-                if number is None or kind_of(modules[name], name) == "cross":
+                encodes = model.config.is_encoder_decoder and ".encoder." in f".{name}"
+                if number is None or encodes or kind_of(modules[name], name) == "cross":
                     where = "attention layers of model that cache its own tokens"
                     raise InputError(f"{part} must name {where}; got {name!r}")
                 if not isinstance(own, kind):

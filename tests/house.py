@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "headfit"
 
-LINES, CODE, STATEMENTS = 27_880, 15_915, 14_085
+LINES, CODE, STATEMENTS = 27_880, 15_920, 14_090
 """The most that all of `python/` may have."""
 
 ROOM_LINES = {

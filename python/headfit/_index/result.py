@@ -240,10 +240,9 @@ class Index(FromPassages, Stored):
         The best keys of each row, by the mean attention of the query heads and beside the first and
         the last ones, are a pattern. `fit` looks for the smallest head whose queries and keys, free
         for this passage, score these above all others. An index of the form "dot" that does so,
-        where the best scores of a row spread at most 131 times as far as they are above the others
-        (the tolerances of the result), needs as many numbers at least as `lower_bound` of the
-        result says; of the form "sum", whose scores are no products, this is proved for one query
-        head alone.
+        with the best of a row at most 131 times as far apart as above the others (the tolerances),
+        needs as many numbers at least as `lower_bound` of the result says; of the form "sum", whose
+        scores are no products, this is proved for one query head alone.
 
         Parameters
         ----------

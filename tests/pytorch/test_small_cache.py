@@ -317,7 +317,8 @@ def test_what_is_refused(made):
     model, found = made
     of_bits = found[("bytes", 6),]
     for name in ("nowhere", "model.layers.0.mlp"):
-        with pytest.raises(InputError, match=f"must name attention layers of model.*got '{name}'"):
+        refused = f"must name attention layers of model that cache its own tokens; got '{name}'"
+        with pytest.raises(InputError, match=refused):
             ht.SmallCache(model, {name: of_bits["model.layers.0.self_attn"]})
     with pytest.raises(InputError, match=r"a CompressedKeys for 'model\.layers.*'; got int"):
         ht.SmallCache(model, {"model.layers.0.self_attn": 3})
@@ -628,7 +629,8 @@ def test_values_that_do_not_fit_are_refused(both):
         ht.SmallCache(model, keys, keys)
     with pytest.raises(InputError, match=r"found must have a CompressedKeys .* CompressedValues"):
         ht.SmallCache(model, values)
-    with pytest.raises(InputError, match="values must name attention layers of model that"):
+    refused = "values must name attention layers of model that cache its own tokens; got 'nowhere'"
+    with pytest.raises(InputError, match=refused):
         ht.SmallCache(model, {}, {"nowhere": values[name]})
     rng = np.random.default_rng(0)
     q, v = rng.normal(size=(2, 1, 5, SIZE))

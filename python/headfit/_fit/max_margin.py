@@ -286,7 +286,7 @@ class MaxMargin(Method):
     def _is_proof(
         self, problem: Problem, keys: FloatArray, witnesses: list[FarkasWitness | FaceWitness]
     ) -> bool:
-        """Return whether a row has no query within the bounds: of exact logits, which are asked."""
+        """Return whether it is proved that no query of some row meets what is asked of the head."""
         kernel, proofs = problem.kernel, [w for w in witnesses if isinstance(w, FarkasWitness)]
         is_exact = kernel.relative_error == 0 and kernel.weights is None and kernel.scale != "root"
         if not (proofs and is_exact and self.form == "tolerance"):

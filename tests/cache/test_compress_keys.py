@@ -11,6 +11,9 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
+from headfit import _core
+from headfit._base.positions import as_rotary
+from headfit._compress.passages import moved_by
 from headfit.errors import InputError, NonFiniteError
 
 D, HEADS, KEY_HEADS = 8, 4, 2
@@ -164,6 +167,37 @@ def test_without_positions_maps_act_on_keys_as_they_are() -> None:
     z = ((flat - found.mean) @ found.encode).astype(np.float16).astype(float)
     expected = (z @ found.decode + found.mean).reshape(-1, KEY_HEADS, D)
     np.testing.assert_allclose(found.read(found.store(k)).swapaxes(0, 1), expected, atol=0.02)
+
+
+def test_maps_after_positions_hold_up_to_the_length() -> None:
+    """Fitted to passages at one place they lose more at others; keys are not turned back."""
+    position = ("rope-half", (0.3, 0.01, 0.003, 0.001))
+    rotary = as_rotary(position, D)
+    given = [hf.Attention(*pair, position=position, mask="causal") for pair in passages(12)]
+    pairs = [(a.rotated().Q, a.rotated().K) for a in given]
+    turned = {"options": {"position": None}, "rotated": position}
+
+    def worst(found: Any) -> float:
+        kl = []
+        for by in (0, 50, 100, 150):
+            moved = [moved_by(by, given[i].rotated(), rotary) for i in found.held_out]
+            cores = [a.core for a in moved], [found.apply(a).core for a in moved]
+            kl.append(_core.compare_heads(*cores, 1)[0].mean())
+        return float(max(kl))
+
+    still, found = (compressed(pairs, rank=10, effort=100, length=n, **turned) for n in (40, 190))
+    assert worst(still) > 10 * still.kl
+    assert worst(found) < 0.3 * worst(still)
+    assert worst(found) < 3 * found.kl
+    k = pairs[0][1]
+    np.testing.assert_array_equal(found.store(k), found.store(k, first=70))
+    flat = k.swapaxes(0, 1).reshape(-1, WIDTH)
+    z = ((flat - found.mean) @ found.encode).astype(np.float16).astype(float)
+    expected = (z @ found.decode + found.mean).reshape(-1, KEY_HEADS, D).swapaxes(0, 1)
+    np.testing.assert_allclose(found.read(found.store(k)), expected, atol=0.02)
+    long = np.zeros((KEY_HEADS, 191, D))
+    with pytest.warns(UserWarning, match="more than the 190 tokens that the maps are meant for"):
+        found.apply(np.zeros((HEADS, 3, D)), long, position=position)
 
 
 @pytest.mark.parametrize("kind", ["rope", "rope-half"])
@@ -351,6 +385,8 @@ def test_saved_tensors(suffix: str, tmp_path: Any) -> None:
         ({"validation": 1}, "validation must lie in"),
         ({"effort": "much"}, "effort must"),
         ({"callback": 3}, "callback must"),
+        ({"length": 39}, "length must be an integer of at least 40; got 39"),
+        ({"length": 80, "options": {"position": None}}, "length must go with rotary positions"),
         ({"rotated": ROPE}, "rotated must not be given beside passages with rotary positions"),
     ],
 )

@@ -94,7 +94,8 @@ BAD = {
     },
     "CompressedKeys": {
         "bits": [[9] * 8, [], "x", [1, 2], [0]], "key_heads": [0, 3, "x"],
-        "position": [["rope", [1.0]], 4], "held_out": ["x"], "kl": ["x"], "more": [1],
+        "position": [["rope", [1.0]], 4], "length": ["x", 0], "held_out": ["x"], "kl": ["x"],
+        "more": [1],
     },
     "CompressedValues": {
         "bits": [[9] * 8, [0]], "key_heads": [3], "error": ["x"], "kl": [0.1],

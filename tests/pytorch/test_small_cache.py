@@ -408,6 +408,30 @@ def test_keys_of_models_are_turned_as_is_said(name, kind):
     np.testing.assert_allclose(turned, keys, atol=1e-5 * np.abs(keys).max())
 
 
+def test_keys_that_stay_turned(made):
+    """Maps after the rotation need no positions; beyond the length for which they are they warn."""
+    model, x = made[0], tokens(2, 40)
+    with ht.capture(model, statistics=False) as heads:
+        heads.run([{"input_ids": x}])
+    layers = heads.layer_passages()
+    found = hf.compress_keys(
+        layers, rotated=ht.rotary_position(model), length=50, rank=16, effort=0
+    )
+    cache = ht.SmallCache(model, found)
+    skipping = torch.arange(40).expand(2, 40) * 2  # what is turned back must rise by one
+    np.testing.assert_allclose(
+        run(model, x, cache, position_ids=skipping), run(model, x, None, position_ids=skipping),
+        atol=0.02,
+    )  # fmt: skip
+    cache = ht.SmallCache(model, found)
+    run(model, x, cache)
+    for layer, own in zip(cache.layers, layers.values(), strict=True):
+        np.testing.assert_allclose(layer.read(), [a.K for a in own], atol=0.02)
+    run(model, x[:, :10], cache)
+    with pytest.warns(UserWarning, match="more than the 50 tokens"):
+        run(model, x[:, :1], cache)
+
+
 def test_pairs_of_neighbours_and_changing_frequencies():
     config = transformers.CohereConfig(
         vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4,

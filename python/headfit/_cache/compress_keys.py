@@ -15,7 +15,7 @@ from headfit._attention.attention import HeadLike
 from headfit._attention.heads import existing_keys
 from headfit._base.arguments import as_count, as_number
 from headfit._base.calls import interruptible, standard_arithmetic
-from headfit._base.positions import Positions, turn
+from headfit._base.positions import Positions, as_positions, turn
 from headfit._base.types import ArrayLike, PositionLike, Seed
 from headfit._cache.packing import STEP_BYTES
 from headfit._cache.result import CompressedKeys, CompressedLayers
@@ -39,6 +39,7 @@ def compress_keys(
     rank: int | None = None,
     bits: int | None = None,
     rotated: PositionLike = None,
+    length: int | None = None,
     held_out: float = 0.25,
     validation: float = 0.25,
     effort: str | int = "medium",
@@ -73,6 +74,10 @@ def compress_keys(
         `headfit.torch.capture` reads: ("rope-half", inv_freq), ... The first key of a passage has
         position 0; with padding on the left a model needs `position_ids` for that. Passages with a
         `position` of their own need none. Without either, maps act on keys as they are.
+    length : int, optional
+        Keys are stored as they are after rotary positions, and need not be turned back, which takes
+        more latents. Maps then act on positions up to `length`: passages are moved as far, queries
+        and keys alike, and longer ones warn.
     held_out, validation : float, default 0.25
         The shares of the passages that judge the result, and of the others that choose among the
         steps of the descent; as in `compress`. A single passage does all three.
@@ -138,32 +143,39 @@ def compress_keys(
     steps = effort_steps(effort, EFFORTS, least=0)
 
     def checked(own: Any) -> tuple[_Layer, _core.LatentOptions]:
-        layer = _Layer.divided(given_alone(own), rotated, None, shares, running.seed)
+        layer = _Layer.divided(given_alone(own), rotated, length, shares, running.seed)
+        layer = layer if length is None else layer.moved(running.seed)
         given = layer.key_heads, layer.dim, SHARE, bytes, rank, bits
         return layer, latent_options(*given, steps=steps, rows=ROWS, seed=running.seed)
 
     found, options = zip(*of_each(layers, "layer", checked).values(), strict=True)
     names = list(layers)
     done = None if callback is None else lambda at, kl: callback(names[at], kl)
-    fits = _core.fit_layers([layer.core() for layer in found], options, done, running.threads)
-    results = [layer.result(fit, running.threads) for layer, fit in zip(found, fits, strict=True)]
+    cores = [layer.core(turned=length is None) for layer in found]
+    fits = _core.fit_layers(cores, options, done, running.threads)
+    turned = length is None
+    results = [x.result(fit, turned, running.threads) for x, fit in zip(found, fits, strict=True)]
     return CompressedLayers(dict(zip(names, results, strict=True)), time.perf_counter() - begun)
 
 
 class _Layer(Passages):
-    def core(self) -> Any:
-        positions = self.turns(max(a.m for a in self.attentions))
+    def core(self, turned: bool) -> Any:
+        position = self.position if turned else None
+        longest = max(a.m for a in self.attentions)
+        positions = as_positions(position, (), (0, longest), self.dim, np.float32)
         fitted = self.part(self.parts.calibration)
         of_keys = spectrum([_flat_keys(a.K, positions)[existing_keys(a)] for a in fitted])
+        choosing = self.moves * self.parts.validation.size
         return _core.LayerPassages(
-            self.fitted, positions.table, positions.halves, of_keys, self.parts.validation.size
+            self.fitted, positions.table, positions.halves, of_keys, choosing
         )
 
-    def result(self, fit: Any, threads: int) -> CompressedKeys:
+    def result(self, fit: Any, turned: bool, threads: int) -> CompressedKeys:
         bits, (encode, decode, mean), start, loss, seconds = fit
         found = CompressedKeys(
             encode, decode, mean[0], tuple(bits) or None, self.key_heads, self.position,
             **vars(self.parts), start_kl=start, validation_kl=loss, seconds=seconds,
+            length=None if turned else self.length,
         )  # fmt: skip
         originals = self.part(self.parts.judging)
         smaller = (found.apply(a, num_threads=threads) for a in originals)

@@ -15,7 +15,7 @@ from headfit._base.calls import standard_arithmetic
 from headfit._base.display import named, plain_dict
 from headfit._cache.packing import Packing
 from headfit._cache.stored import Stored, StoredByName, check_position
-from headfit._compress.maps import check_same
+from headfit._compress.maps import check_same, warn_beyond
 from headfit._compress.passages import FromPassages
 from headfit._shrink.result import Each
 from headfit.errors import InputError
@@ -38,9 +38,14 @@ class Latents(FromPassages, Stored):
     _quality: ClassVar[str]  # what the passages that judge say, a text to format
 
     @property
+    def _turns(self) -> tuple[str, tuple[float, ...]] | None:
+        """The rotary positions that are undone before the maps, and done after them."""
+        return self.position
+
+    @property
     def packing(self) -> Packing:
         """How tokens become bytes."""
-        kind, frequencies = self.position or ("", None)
+        kind, frequencies = self._turns or ("", None)
         encode, decode, mean = (np.atleast_2d(getattr(self, x)).copy() for x in self._tensors)
         store = _core.TokenStore((encode, decode, mean), self.bits or (), self.key_heads)
         return Packing(
@@ -204,7 +209,8 @@ class CompressedKeys(Latents):
     encode : ndarray, shape (D times key heads, rank)
     decode : ndarray, shape (rank, D times key heads)
     mean : ndarray, shape (D times key heads,)
-        The latent of keys k before rotary positions, those of all heads side by side, is
+        The latent of keys k, those of all heads side by side, before rotary positions unless there
+        is a `length`, is
         ``(k - mean) @ encode``; what is read from a rounded one ``z @ decode + mean``.
     bits : tuple of int, or None
         Of each latent, not rising; None for latents in float16.
@@ -222,6 +228,8 @@ class CompressedKeys(Latents):
         percentile and largest.
     kl_by_position : ndarray, shape (8,)
         The mean KL divergence of rows in each eighth of the longest passage's keys; NaN without.
+    length : int, or None
+        Where maps act after rotary positions, up to how many tokens they are meant.
     seconds : float
 
     Examples
@@ -247,6 +255,16 @@ class CompressedKeys(Latents):
     tv_95: float = math.nan
     tv_worst: float = math.nan
     kl_by_position: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    length: int | None = None
+
+    @property
+    def _turns(self) -> tuple[str, tuple[float, ...]] | None:
+        return self.position if self.length is None else None
+
+    def _check(self) -> None:
+        super()._check()
+        if self.length is not None:
+            as_count(self.length, "length", 1 if self.position else np.inf)
 
     @standard_arithmetic()
     def apply(
@@ -271,9 +289,15 @@ class CompressedKeys(Latents):
         ------
         InputError
             For arguments that do not fit.
+
+        Warns
+        -----
+        UserWarning
+            For more keys than `length`.
         """
         given = Attention.of(Q, K, **options)
         check_same(given, self.position)
+        warn_beyond(given.m, self.length)
         attention = given.rotated()
         stored = self.store(attention.K, num_threads=num_threads)
         keys = self.read(stored, num_threads=num_threads).reshape(attention.K.shape)

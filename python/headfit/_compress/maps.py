@@ -88,9 +88,9 @@ def check_same(given: Attention, position: Any, scale: Any = None, place: str = 
         raise InputError(f"position must be that of the result, {fitted}; got {got}{place}")
 
 
-def warn_beyond(count: int, length: int, position: Any) -> None:
-    """Warn of more tokens than what maps after rotary positions are meant for."""
-    if position and count > length:
+def warn_beyond(count: int, length: int | None) -> None:
+    """Warn of more tokens than what maps after rotary positions are meant for, if they are such."""
+    if length is not None and count > length:
         what = f"a passage has more than the {length} tokens that the maps are meant for"
         warn_caller(f"{what}: they have not seen such positions")
 

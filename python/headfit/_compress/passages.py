@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -120,16 +120,21 @@ class Passages:
         check_same_head(heads)
         dtype, rotary = np.result_type(*(a.dtype for a in heads)), common_rotary(given, rotated)
         length = checked_length(length, heads, rotary)
-        moves = MOVES if rotary and length > min(a.m for a in heads) else 1
-        places = (np.arange(moves) + as_generator(seed).random((len(heads), moves))) / moves
-        whole = (as_dtype(attention.rotated(), dtype) for attention in heads)
+        parts = Parts.of(len(heads), *shares, as_generator(seed))
+        whole = tuple(as_dtype(attention.rotated(), dtype) for attention in heads)
+        return cls(whole, rotary, length, 1, parts).moved(seed)
+
+    def moved(self, seed: int) -> Self:
+        """Return the same with each passage at random positions up to the length."""
+        given, length = self.attentions, self.length
+        moves = MOVES if self.rotary and length > min(a.m for a in given) else 1
+        places = (np.arange(moves) + as_generator(seed).random((len(given), moves))) / moves
         moved = (
-            moved_by(int(place * (length - attention.m + 1)), attention, rotary)
-            for attention, own in zip(whole, places, strict=True)
+            moved_by(int(place * (length - attention.m + 1)), attention, self.rotary)
+            for attention, own in zip(given, places, strict=True)
             for place in own
         )
-        parts = Parts.of(len(heads), *shares, as_generator(seed))
-        return cls(tuple(moved), rotary, length, moves, parts)
+        return replace(self, attentions=tuple(moved), moves=moves)
 
     @property
     def dim(self) -> int:

@@ -162,7 +162,7 @@ class Compressed(FromPassages, Result):
                 f"Q must have head size {self.original_dim} and leading axes {lead}, and K be of "
                 f"one key head; got {attention.dim} and {attention.lead}, and K of shape {keys}"
             )
-        warn_beyond(attention.m, self.length, self.position)
+        warn_beyond(attention.m, self.length if self.position else None)
         return StoredMaps(self.P_q, self.P_k, self.dtype).smaller(attention.rotated())
 
     @standard_arithmetic()

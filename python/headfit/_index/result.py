@@ -441,7 +441,7 @@ class Index(FromPassages, Stored):
             named = "{} heads of size {}, and K {}".format
             raise InputError(f"Q must have {named(*wanted)}; got {named(*own)}")
         check_same(given, self.position, self.scale, f" in passage {place}")
-        warn_beyond(given.m, self.length, self.position)
+        warn_beyond(given.m, self.length if self.position else None)
         return rotated_float32(given, place)
 
     def _facts(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from headfit._cache.result import CompressedKeys, CompressedValues, Latents
+from headfit._compress.maps import warn_beyond
 from headfit.errors import CaptureError, InputError
 from headfit.torch.observed import kind_of
 from headfit.torch.reading import rotary_modules, rotary_position
@@ -46,9 +47,10 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     Notes
     -----
     Keys come to a cache turned to their positions, and are turned back with those that the model's
-    rotary embedding was last called with. Within an entry of a batch positions must rise
-    by one from token to token, but for padding on the left. Cropping, reordering, repeating and
-    selecting entries of the batch work as in a `DynamicCache`; it cannot be offloaded.
+    rotary embedding was last called with, unless `found` has a `length`. Within an entry of a batch
+    positions must then rise by one from token to token, but for padding on the left. Cropping,
+    reordering, repeating and selecting entries of the batch work as in a `DynamicCache`; it cannot
+    be offloaded.
 
     A step of decoding reads all that is stored again: O(tokens rank W) for each layer, with W the
     width of all its key heads.
@@ -204,6 +206,7 @@ class _LatentLayer(DynamicLayer):  # type: ignore[misc,unused-ignore]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         before = self.get_seq_length()
+        warn_beyond(before + key_states.shape[-2], getattr(self.found.get("keys"), "length", None))
         still = getattr(self.packings.get("keys"), "frequencies", None) is None
         starts = None if still else self._starts_with(before, key_states)
         for part, states in (("keys", key_states), ("values", value_states)):

@@ -199,7 +199,7 @@ class _LayerMaps:
             with torch.inference_mode(False):  # a later call may have gradients
                 self._tensors[place] = [torch.from_numpy(x).to(query) for x in maps]
         for head in self.heads.values():
-            warn_beyond(key.shape[-2], head.length, head.position)
+            warn_beyond(key.shape[-2], head.length if head.position else None)
         for_queries, for_keys = self._tensors[place]
         return query @ for_queries, key @ for_keys
 

@@ -763,24 +763,38 @@ def positions(options):
     """Maps that act after the rotation, fitted where the passages stand, and up to 4,096 tokens."""
     model, _, fitted, texts = load()
     rotated = ht.rotary_position(model)
-    fit, unseen = capture(model, fitted).passages(), capture(model, texts["prose"], 2).passages()
+    fit, unseen = capture(model, fitted), capture(model, texts["prose"], 2)
     places = (0, TOKENS, 2 * TOKENS, 3 * TOKENS)
-    rows = [["dimensions", "fitted", *(f"{by:,} further" for by in places), "seconds"]]
-    names = list(fit)[:: len(fit) // 6]
-    for dim in (16, 32):
-        lost = {}
+    rows = [["found", "fitted", *(f"{by:,} further" for by in places), "seconds"]]
+    given = {"rotated": rotated, "effort": options.effort, "num_threads": options.threads}
+    (heads, layers), (unseen_heads, unseen_layers) = (
+        (x.passages(), x.layer_passages()) for x in (fit, unseen)
+    )
+
+    def smaller(dim):
+        return lambda of, length: hf.compress(of, dim=dim, length=length, curve_dims=(), **given)
+
+    def in_bytes(size):
+        return lambda of, length: hf.compress_keys({"it": of}, bytes=size, length=length, **given)[
+            "it"
+        ]
+
+    for what, make, own, others in (
+        ("a head, 16 dimensions", smaller(16), heads, unseen_heads),
+        ("a head, 32 dimensions", smaller(32), heads, unseen_heads),
+        ("a layer, 32 bytes", in_bytes(32), layers, unseen_layers),
+    ):
+        lost, names = {}, list(own)[:: len(own) // 6]
         for length in (TOKENS, 4 * TOKENS):
-            begun, of_heads = time.perf_counter(), []
+            begun, of_each = time.perf_counter(), []
             for name in names:
-                small = hf.compress(fit[name], dim=dim, rotated=rotated, length=length,
-                                    effort=options.effort, curve_dims=(),
-                                    num_threads=options.threads)  # fmt: skip
-                of_heads.append([divergence(small, unseen[name], by, rotated[1]) for by in places])
-            lost[length] = np.mean(of_heads, axis=0)
-            rows.append([f"{dim}", f"up to {length:,}", *(f"{x:.3f}" for x in lost[length]),
+                small = make(own[name], length)
+                of_each.append([divergence(small, others[name], by, rotated[1]) for by in places])
+            lost[length] = np.mean(of_each, axis=0)
+            rows.append([what, f"up to {length:,}", *(f"{x:.3f}" for x in lost[length]),
                          f"{(time.perf_counter() - begun) / len(names):.0f}"])  # fmt: skip
         assert lost[4 * TOKENS].max() < 0.5 * lost[TOKENS].max()
-    measure.table(f"KL of {len(names)} key heads; {measure.machine()}", rows)
+    measure.table(f"KL of six key heads, or layers; {measure.machine()}", rows)
 
 
 def main():

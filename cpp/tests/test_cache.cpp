@@ -181,6 +181,18 @@ TEST(rounding_takes_the_best_of_a_few_steps) {
     }
     CHECK(static_cast<float>(Eigen::half(steps[j])) == steps[j]);
   }
+  // Without a step of its own a token has the odd multiples of 1/2.
+  rounded = z * 20;
+  LatentFormat({5, 3, 3, 1}, false).round(rounded, weights, steps);
+  CHECK((steps.array() == 1).all());
+  for (Index j = 0; j < z.rows(); ++j) {
+    for (Index i = 0; i < 4; ++i) {
+      const float reach = static_cast<float>((1 << format.bits()[static_cast<std::size_t>(i)]) - 1);
+      CHECK(std::abs(rounded(j, i)) * 2 <= reach && std::fmod(rounded(j, i) - 0.5f, 1.0f) == 0);
+      const float nearest = std::clamp(z(j, i) * 20, -reach / 2, reach / 2);
+      CHECK(std::abs(rounded(j, i) - nearest) <= 0.5f);
+    }
+  }
   Matrix<float> zeros = Matrix<float>::Zero(1, 4);
   format.round(zeros, weights, steps);
   CHECK(zeros.cwiseAbs().maxCoeff() < 1e-6f);
@@ -192,8 +204,16 @@ TEST(tokens_are_stored_and_read) {
   constexpr Index entries = 2, tokens = 131, count = entries * tokens;  // more than one task
   constexpr Index stored_heads = width / dim;
   const Matrix<float> angles = table(count);
-  for (const auto& bits : {std::vector<int>{}, {8, 5, 5, 1, 1}, {1}, std::vector<int>(11, 2)}) {
-    const LatentFormat format(bits);
+  for (const auto& [bits, own] :
+       std::initializer_list<std::pair<std::vector<int>, bool>>{{{}, true},
+                                                                {{8, 5, 5, 1, 1}, true},
+                                                                {{1}, true},
+                                                                {std::vector<int>(11, 2), true},
+                                                                {{}, false},
+                                                                {{8, 5, 5, 1, 1}, false},
+                                                                {{1}, false},
+                                                                {{8, 7, 1}, false}}) {
+    const LatentFormat format(bits, own);
     const Index rank = bits.empty() ? 3 : static_cast<Index>(bits.size());
     const TokenStore store{format, random_maps(rank), stored_heads};
     const TokenBatch batch{entries, tokens, {angles.data(), 0, true}};
@@ -238,10 +258,11 @@ TEST(tokens_are_stored_and_read) {
           codes[i] += (token[place / 8] >> (place % 8) & 1L) << plane;
         }
       }
+      CHECK(store.token_bytes() == (place + 7) / 8 + (own ? 2 : 0));
       std::uint16_t step = 0;
       for (int half : {1, 0})
-        step = static_cast<std::uint16_t>(step << 8 | token[(place + 7) / 8 + half]);
-      const float size = static_cast<float>(Eigen::numext::bit_cast<Eigen::half>(step));
+        if (own) step = static_cast<std::uint16_t>(step << 8 | token[(place + 7) / 8 + half]);
+      const float size = own ? static_cast<float>(Eigen::numext::bit_cast<Eigen::half>(step)) : 1;
       for (std::size_t i = 0; i < bits.size(); ++i) {
         const float multiple = static_cast<float>(2 * codes[i] - (1 << bits[i]) + 1) / 2;
         CHECK(latent[i] == multiple * size);
@@ -266,6 +287,13 @@ TEST(tokens_are_stored_and_read) {
       }
     }
   }
+  const TokenStore alone{LatentFormat({2, 1}, false), random_maps(2), stored_heads};
+  Matrix<float> bad = random(stored_heads, dim, 9);
+  bad(0, 1) = infinity;
+  std::vector<std::uint8_t> byte(1);
+  check_throws<NonFiniteError>(__FILE__, __LINE__, "must be finite", [&] {
+    store_tokens(alone, {1, 1, {}}, bad.data(), byte.data(), Run{1, {}});
+  });
   check_throws<InputError>(__FILE__, __LINE__, "must not rise", [] { LatentFormat({2, 3, 1}); });
   TokenStore wrong{LatentFormat({2, 1}), random_maps(3), stored_heads};
   const auto check = [&] { wrong.check(); };
@@ -284,7 +312,8 @@ TEST(loss_is_the_mean_divergence) {
   CHECK(loss.width() == width && loss.passages() == 3);
   KeyLoss::Work work;
   const std::vector<Index> rows{0, 3, 4, 17, 29};
-  for (const LatentFormat& format : {LatentFormat(), LatentFormat({6, 4, 4})}) {
+  for (const LatentFormat& format :
+       {LatentFormat(), LatentFormat({6, 4, 4}), LatentFormat({6, 4, 4}, false)}) {
     const LatentMaps maps = random_maps(3);
     for (Index p = 0; p < 3; ++p) {
       LatentMaps gradient = LatentMaps::zero(width, 3);
@@ -350,7 +379,8 @@ TEST(few_entries_give_what_the_dense_mask_gives) {
   CHECK((first.mean - second.mean).norm() < 1e-4f * second.mean.norm());
 }
 
-// Along a multiple of the latents themselves only the step changes: rounded latents are multiplied.
+// Along a multiple of the latents themselves only the step of a token changes: rounded latents are
+// multiplied. Without one, rounding is a shift of what is not cut off.
 TEST(gradient_of_rounding_scales_with_the_step) {
   const LatentFormat format({4, 3, 2});
   const Matrix<float> z = random(20, 3, 2, 2), weight = random(20, 3, 3);
@@ -362,6 +392,17 @@ TEST(gradient_of_rounding_scales_with_the_step) {
     const double along = gradient.row(j).dot(z.row(j)),
                  expected = weight.row(j).dot(rounded.row(j));
     CHECK_THAT(std::abs(along - expected) < 1e-4, along, " ", expected);
+  }
+  const LatentFormat alone({2, 2, 1}, false);
+  rounded = z;
+  gradient = weight;
+  alone.round(rounded, Vector<float>::Ones(3), steps);
+  alone.to_gradient_before(z, rounded, steps, gradient);
+  for (Index j = 0; j < 20; ++j) {
+    for (Index i = 0; i < 3; ++i) {
+      const bool within = std::abs(z(j, i)) <= (i < 2 ? 2 : 1);
+      CHECK(gradient(j, i) == (within ? weight(j, i) : 0));
+    }
   }
 }
 
@@ -417,6 +458,10 @@ TEST(descent_lowers_the_loss_and_repeats_itself) {
   options.total_bits = 20;
   one = fit_latents(layer, options, Run{1, {}});
   CHECK_THAT(one.loss < one.start, one.loss, " ", one.start);
+  options.token_steps = false;
+  const LatentResult fixed = fit_latents(layer, options, Run{1, {}});
+  CHECK_THAT(fixed.loss < fixed.start && !fixed.format.token_steps(), fixed.loss, " ", fixed.start);
+  options.token_steps = true;
   CHECK(one.maps.encode.allFinite() && one.maps.decode.allFinite());
   const std::vector<LayerPassages> two{layer, layer};
   const std::vector<LatentOptions> both(2, options);

@@ -328,7 +328,14 @@ class LayerPassages(metaclass=_Pybind11Type):
 
 class LatentOptions(metaclass=_Pybind11Type):
     def __init__(
-        self, bits: Sequence[int], rank: int, total_bits: int, steps: int, rows: int, seed: int
+        self,
+        bits: Sequence[int],
+        token_steps: bool,
+        rank: int,
+        total_bits: int,
+        steps: int,
+        rows: int,
+        seed: int,
     ) -> None: ...
 
 def fit_layers(
@@ -343,7 +350,11 @@ def principal_latents(
 
 class TokenStore(metaclass=_Pybind11Type):
     def __init__(
-        self, maps: tuple[_Float32, _Float32, _Float32], bits: Sequence[int], heads: int
+        self,
+        maps: tuple[_Float32, _Float32, _Float32],
+        bits: Sequence[int],
+        token_steps: bool,
+        heads: int,
     ) -> None: ...
     @property
     def token_bytes(self) -> int: ...

@@ -45,7 +45,7 @@ LONG = {
         "while True: hf.attention_apply(Q, Q, V)",
     ),
     "a rotation of many latents": (
-        "options = hf._core.LatentOptions([], 5000, 0, 0, 0, 0); "
+        "options = hf._core.LatentOptions([], True, 5000, 0, 0, 0, 0); "
         "spectrum = np.zeros((1, 5000)), np.ones((1, 5000)), np.eye(5000)",
         "hf._core.principal_latents(spectrum, options)",
     ),

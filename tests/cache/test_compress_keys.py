@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,9 @@ def read_by_hand(found: Any, k: Any) -> Any:
     z = (flat - found.mean) @ found.encode
     if found.bits is not None:
         counts = 2.0 ** np.array(found.bits)
-        steps = np.ascontiguousarray(found.store(k)[:, -2:]).view(np.float16).astype(float)
+        steps: Any = 1.0
+        if found.step == "token":
+            steps = np.ascontiguousarray(found.store(k)[:, -2:]).view(np.float16).astype(float)
         z = np.clip(np.round(z / steps - 0.5) + 0.5, -(counts - 1) / 2, (counts - 1) / 2) * steps
     flat = z @ found.decode + found.mean
     return turned(flat.reshape(-1, KEY_HEADS, D).swapaxes(0, 1), 1)
@@ -73,9 +76,10 @@ def read_by_hand(found: Any, k: Any) -> Any:
 
 @pytest.mark.parametrize("sizes", [{"bytes": 5}, {"rank": 4, "bits": 4}, {"rank": 6}, {"bits": 3}])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_reported_distances_are_those_of_what_is_read(sizes: Any, dtype: str) -> None:
+@pytest.mark.parametrize("step", ["token", "latent"])
+def test_reported_distances_are_those_of_what_is_read(sizes: Any, dtype: str, step: str) -> None:
     given = passages(dtype=dtype)
-    found = compressed(given, **sizes)
+    found = compressed(given, step=step, **sizes)
     tv, kl = [], []
     for i in found.held_out:
         at = hf.Attention(*given[i], position=ROPE).rotated()
@@ -115,13 +119,17 @@ def test_reported_distances_are_those_of_what_is_read(sizes: Any, dtype: str) ->
     ],
 )
 def test_a_token_takes_the_bytes_that_are_reported(sizes: Any, bytes_of_token: int) -> None:
-    found = compressed(effort=0, **sizes)
-    stored = found.store(passages()[1][1])
-    assert stored.shape == (passages()[1][1].shape[1], bytes_of_token)
-    assert stored.dtype == np.uint8
-    assert found.bytes == bytes_of_token / KEY_HEADS
-    assert found.whole_bytes == 2 * D
-    assert list(found.bits or ()) == sorted(found.bits or (), reverse=True)
+    for step in ("token", "latent"):
+        found = compressed(effort=0, step=step, **sizes)
+        of_token = bytes_of_token
+        if step == "latent" and found.bits and sizes not in ({}, {"bytes": 5}):
+            of_token -= 2  # bits cannot take more; else they do
+        stored = found.store(passages()[1][1])
+        assert stored.shape == (passages()[1][1].shape[1], of_token)
+        assert stored.dtype == np.uint8
+        assert found.bytes == of_token / KEY_HEADS
+        assert found.whole_bytes == 2 * D
+        assert list(found.bits or ()) == sorted(found.bits or (), reverse=True)
 
 
 def test_more_bytes_and_a_descent_lose_less() -> None:
@@ -316,10 +324,9 @@ def test_rows_that_attend_to_nothing_do_not_count() -> None:
 
 def test_keys_that_do_not_vary() -> None:
     q = passages()[0][0]
-    for value in (0.0, 3.0):
-        found = compressed(
-            [(q, np.full((KEY_HEADS, q.shape[1], D), value))] * 3, {"position": None}
-        )
+    for value, step in product((0.0, 3.0), ("token", "latent")):
+        given = [(q, np.full((KEY_HEADS, q.shape[1], D), value))] * 3
+        found = compressed(given, {"position": None}, step=step)
         assert found.kl < 1e-6
         read = found.read(found.store(np.full((KEY_HEADS, 4, D), value)))
         np.testing.assert_allclose(read, value, atol=1e-4)
@@ -377,7 +384,9 @@ def test_saved_tensors(suffix: str, tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"bytes": 1}, "layer 'it': bytes must be at least 1.5 for 2 key heads"),
+        ({"bytes": 1}, "layer 'it': bytes must be at least 1.5 for 2 key heads: a step of 2 bytes"),
+        ({"bytes": 0.4, "step": "latent"}, "layer 'it': bytes must be at least 0.5 for 2 key head"),
+        ({"step": "head"}, "step must be 'token' or 'latent'; got 'head'"),
         ({"bytes": 5, "rank": 4}, "bytes must not be given beside rank or bits"),
         ({"rank": 17}, "rank must"),
         ({"bits": 9}, "bits must"),

@@ -111,7 +111,7 @@ LatentResult principal_result(const KeySpectrum& spectrum, const LatentOptions& 
     if (bits.empty()) bits = {options.least};  // all tokens are the same
   }
   LatentResult result;
-  result.format = LatentFormat(std::move(bits));
+  result.format = LatentFormat(std::move(bits), options.token_steps);
   const bool rounds = result.format.rounds();
   const Index rank = rounds ? static_cast<Index>(result.format.bits().size()) : options.rank;
   if (rank > width) {

@@ -24,6 +24,7 @@ struct LatentOptions {
   Index rank = 0;
   Index total_bits = 0;
   int least = 2, most = 8;
+  bool token_steps = true;  // as in LatentFormat
   Index steps = 320;
   Index rows = 96;  // of one passage in every step
   Index validated_rows = 64;  // of each passage that chooses

@@ -48,7 +48,8 @@ double normal_error(int bits) {
   return errors[bits];
 }
 
-LatentFormat::LatentFormat(std::vector<int> bits) : bits_(std::move(bits)) {
+LatentFormat::LatentFormat(std::vector<int> bits, bool token_steps)
+    : bits_(std::move(bits)), token_steps_(token_steps) {
   if (!std::is_sorted(bits_.rbegin(), bits_.rend())) throw InputError("bits must not rise");
   reach_.resize(static_cast<Index>(bits_.size()));
   double sum = 0;
@@ -86,6 +87,10 @@ void LatentFormat::round(Matrix<float>& latents, const Vector<float>& weights,
   };
   for (Index j = 0; j < latents.rows(); ++j) {
     Eigen::Map<Eigen::ArrayXf> z(latents.row(j).data(), latents.cols());
+    if (!token_steps_) {
+      z = rounded(z, 1);
+      continue;
+    }
     const float usual = usual_step(z.data());
     float least = std::numeric_limits<float>::infinity();
     // Numbers whose squares overflow are cut off; a token that is not finite is read as NaN.
@@ -104,7 +109,7 @@ void LatentFormat::round(Matrix<float>& latents, const Vector<float>& weights,
 
 Index LatentFormat::token_bytes(Index rank) const {
   if (!rounds()) return rank * half_bytes;
-  return (std::reduce(planes_.begin(), planes_.end()) + 7) / 8 + half_bytes;
+  return (std::reduce(planes_.begin(), planes_.end()) + 7) / 8 + (token_steps_ ? half_bytes : 0);
 }
 
 void LatentFormat::pack(std::span<const float> latent, float step, std::uint8_t* token) const {
@@ -115,7 +120,7 @@ void LatentFormat::pack(std::span<const float> latent, float step, std::uint8_t*
     }
     return;
   }
-  const Index code_bytes = token_bytes(0) - half_bytes;
+  const Index code_bytes = token_bytes(0) - (token_steps_ ? half_bytes : 0);
   std::fill_n(token, code_bytes, std::uint8_t(0));
   for (std::size_t i = 0; i < latent.size(); ++i) {
     const long code = std::lround(latent[i] / step + reach_[static_cast<Index>(i)]);
@@ -124,7 +129,7 @@ void LatentFormat::pack(std::span<const float> latent, float step, std::uint8_t*
       token[at / 8] = static_cast<std::uint8_t>(token[at / 8] | (code >> bit & 1) << (at % 8));
     }
   }
-  store_half(step, token + code_bytes);
+  if (token_steps_) store_half(step, token + code_bytes);
 }
 
 void LatentFormat::unpack(const std::uint8_t* token, std::span<float> latent) const {
@@ -141,9 +146,9 @@ void LatentFormat::unpack(const std::uint8_t* token, std::span<float> latent) co
   float worth = 1;
   for (const Index count : planes_) {
     for (Index i = 0; i < count; i += 8) {
-      // Bits from anywhere; the step lies behind them, so that there are two bytes to read.
-      const int eight = (token[at / 8] | token[at / 8 + 1] << 8) >> (at % 8);
       const Index some = std::min<Index>(8, count - i);
+      const int next = at % 8 + some > 8 ? token[at / 8 + 1] : 0;
+      const int eight = (token[at / 8] | next << 8) >> (at % 8);
       float* z = latent.data() + i;
       const auto add = [&](Index bit) { z[bit] += worth * static_cast<float>(eight >> bit & 1); };
       if (some == 8) {  // a constant, for the compiler
@@ -155,6 +160,7 @@ void LatentFormat::unpack(const std::uint8_t* token, std::span<float> latent) co
     }
     worth *= 2;
   }
+  if (!token_steps_) return;
   const float step = half_at(token + (at + 7) / 8);
   for (float& z : latent) z *= step;
 }
@@ -169,9 +175,9 @@ void LatentFormat::to_gradient_before(const Matrix<float>& before, const Matrix<
     const float step = steps[j], square = z.square().sum();
     const auto within = (z.abs() <= (reach_.array() + 0.5f) * step).template cast<float>();
     // A rounded latent changes with the step as its multiple does, less what a shift takes back. The
-    // step itself is a constant times the root of the sum of squares.
+    // step of a token is a constant times the root of the sum of squares.
     const float by_step = (g * (q - within * z)).sum() / step;
-    const float by_square = square > 0 ? by_step * step / square : 0.0f;
+    const float by_square = token_steps_ && square > 0 ? by_step * step / square : 0.0f;
     g = g * within + by_square * z;
   }
 }

@@ -1,4 +1,4 @@
-// How the latent of a token is stored: whole numbers of a few bits each, times one step.
+// How the latent of a token is stored: whole numbers of a few bits each, times a step.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@ namespace headfit {
 double normal_step(int bits);
 double normal_error(int bits);
 
-// Latent i is one of the 2^bits[i] odd multiples of half a step that are nearest to zero. The step of a
-// token is a float16 number.
+// Latent i is one of the 2^bits[i] odd multiples of half a step that are nearest to zero. The step is 1,
+// so that maps say what it is for each latent; or a token has its own, a float16 number.
 class LatentFormat {
  public:
   static constexpr int most_bits = 8;
@@ -22,26 +22,27 @@ class LatentFormat {
   static constexpr std::array<float, 8> shares{0.7f, 0.8f, 0.9f, 1.0f, 1.1f, 1.22f, 1.35f, 1.5f};
 
   // From 1 to 8 bits for each latent. None at all: latents are stored as they are.
-  explicit LatentFormat(std::vector<int> bits = {});
+  explicit LatentFormat(std::vector<int> bits = {}, bool token_steps = true);
 
   bool rounds() const { return !bits_.empty(); }
+  bool token_steps() const { return token_steps_; }
   const std::vector<int>& bits() const { return bits_; }
 
   // Throws InputError unless this is a format of so many latents.
   void check(Index rank) const;
-  // Rounds each row, and writes its step. A step is the one of a few with the least sum of squared
-  // errors, where those of latent i count weights[i] times.
+  // Rounds each row, and writes its step. That of a token is the one of a few with the least sum of
+  // squared errors, where those of latent i count weights[i] times.
   void round(Matrix<float>& latents, const Vector<float>& weights, Vector<float>& steps) const;
   // The bytes of a token. They have the bits of its latents, first the lowest bit of each, then the next
-  // one of those that have more than one, and so on, and after them its step in float16; or latents that
-  // are not rounded, in float16.
+  // one of those that have more than one, and so on, and after them its own step in float16; or latents
+  // that are not rounded, in float16.
   Index token_bytes(Index rank) const;
   // Writes the bytes of the rounded latents of one token, and reads them.
   void pack(std::span<const float> latent, float step, std::uint8_t* token) const;
   void unpack(const std::uint8_t* token, std::span<float> latent) const;
   // Turns a gradient by rounded latents into one by the latents before they were rounded, in place.
-  // Rounding to a multiple is taken for a shift, unless it cuts off what is too large; the step changes
-  // with the latents.
+  // Rounding to a multiple is taken for a shift, unless it cuts off what is too large; the step of a token
+  // changes with its latents.
   void to_gradient_before(const Matrix<float>& before, const Matrix<float>& rounded,
                           const Vector<float>& steps, Matrix<float>& gradient) const;
 
@@ -50,6 +51,7 @@ class LatentFormat {
   float usual_step(const float* latent) const;
 
   std::vector<int> bits_;
+  bool token_steps_;
   Vector<float> reach_;  // the largest multiple of a step
   std::vector<Index> planes_;  // how many latents, which are the first, have a bit 0, a bit 1, ...
   float mean_square_ = 1;  // of latents whose usual step is 1

@@ -89,8 +89,11 @@ LatentMaps principal_latents(const KeySpectrum& spectrum, Index rank, const Late
     constexpr double least_step = 1e-30;
     const double spread = std::sqrt(spectrum.variances.segment(first, count).mean());
     double step = format.rounds() ? normal_step(bits_of(first)) * spread : spread;
-    if (!(step > least_step)) step = 1;
+    const bool varies = step > least_step;
+    if (!varies) step = 1;
     maps.encode.middleCols(first, count) = (turned / step).cast<float>();
+    // Latents that do not vary would be read as half a step, which is not 0 where tokens have none.
+    if (!varies && format.rounds() && !format.token_steps()) continue;
     maps.decode.middleRows(first, count) = (turned.transpose() * step).cast<float>();
   }
   return maps;

@@ -56,6 +56,9 @@ void store_tokens(const TokenStore& store, const TokenBatch& batch, const float*
       }
       multiply<float>(rows, store.maps.encode, latents);
       latents.rowwise() -= offset;
+      if (store.format.rounds() && !store.format.token_steps() && !latents.allFinite()) {
+        throw NonFiniteError("numbers to store in bits must be finite in float32; got NaN or Inf");
+      }
       store.format.round(latents, weights, steps);
       for (Index t = first; t < end; ++t) {
         store.format.pack(span_of(latents, t - first), steps[t - first],

@@ -29,7 +29,8 @@ struct TokenBatch {
   Rotary<float> positions;
 };
 
-// Writes the bytes of tokens, store.token_bytes() each.
+// Writes the bytes of tokens, store.token_bytes() each. Throws NonFiniteError for what is not finite where
+// bits alone are stored, which do not hold it; else it is read as NaN.
 void store_tokens(const TokenStore& store, const TokenBatch& batch, const float* numbers,
                   std::uint8_t* bytes, const Run& run);
 

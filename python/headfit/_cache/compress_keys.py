@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import HeadLike
 from headfit._attention.heads import existing_keys
-from headfit._base.arguments import as_count, as_number
+from headfit._base.arguments import as_choice, as_count, as_number
 from headfit._base.calls import interruptible, standard_arithmetic
 from headfit._base.positions import Positions, as_positions, turn
 from headfit._base.types import ArrayLike, PositionLike, Seed
-from headfit._cache.packing import STEP_BYTES
+from headfit._cache.packing import STEPS
 from headfit._cache.result import CompressedKeys, CompressedLayers
 from headfit._compress.free_maps import Moment
 from headfit._compress.maps import Closeness
@@ -38,6 +38,7 @@ def compress_keys(
     bytes: float | None = None,
     rank: int | None = None,
     bits: int | None = None,
+    step: str = "token",
     rotated: PositionLike = None,
     length: int | None = None,
     held_out: float = 0.25,
@@ -69,6 +70,9 @@ def compress_keys(
         In place of `bytes`: the number of latents of a layer, and the bits of each, from 1 to 8.
         Without `bits` latents are stored in float16; without `rank` there are as many as numbers
         in the keys.
+    step : "token" or "latent", default "token"
+        What has a step, by which its latents of a few bits are multiplied: each token, in 2 bytes;
+        or each latent, found with the maps, for layers of which 2 bytes are a large part.
     rotated : rotary position, optional
         The position by which queries and keys have been rotated already, as those that
         `headfit.torch.capture` reads: ("rope-half", inv_freq), ... The first key of a passage has
@@ -109,12 +113,11 @@ def compress_keys(
     Before the rotation keys of different heads of a layer have much in common, and no map has to
     know positions: what is fitted to short passages holds for long ones. The start are principal
     components. Bits are spent on them where each lowers the squared error most (reverse
-    water-filling in steps); those with as many bits are mixed by a random rotation. A token has one
-    step, and latents are scaled so that it suits all of them. From there Adam descends the mean KL
-    divergence of all query heads from their own attention, on a few rows of one passage per step,
-    with the rounding inside: a shift by a constant for the multiples of the step, while the step
-    itself changes with the latents. In a language model this halves the divergence of the
-    principal components.
+    water-filling in steps); those with as many bits are mixed by a random rotation, and scaled to
+    the best step for normal numbers. From there Adam descends the mean KL divergence of all query
+    heads from their own attention, on a few rows of one passage per step, with the rounding inside:
+    a shift by a constant, while the step of a token changes with its latents. In a language model
+    this halves the divergence of the principal components, or more.
 
     A step costs O(rows m heads D + m W rank) for width W = D times key heads; memory is that
     of the passages, three times.
@@ -145,7 +148,7 @@ def compress_keys(
     def checked(own: Any) -> tuple[_Layer, _core.LatentOptions]:
         layer = _Layer.divided(given_alone(own), rotated, length, shares, running.seed)
         layer = layer if length is None else layer.moved(running.seed)
-        given = layer.key_heads, layer.dim, SHARE, bytes, rank, bits
+        given = layer.key_heads, layer.dim, SHARE, bytes, rank, bits, step
         return layer, latent_options(*given, steps=steps, rows=ROWS, seed=running.seed)
 
     found, options = zip(*of_each(layers, "layer", checked).values(), strict=True)
@@ -153,8 +156,8 @@ def compress_keys(
     done = None if callback is None else lambda at, kl: callback(names[at], kl)
     cores = [layer.core(turned=length is None) for layer in found]
     fits = _core.fit_layers(cores, options, done, running.threads)
-    turned = length is None
-    results = [x.result(fit, turned, running.threads) for x, fit in zip(found, fits, strict=True)]
+    how = {"step": step, "length": length and found[0].length}
+    results = [x.result(fit, running.threads, how) for x, fit in zip(found, fits, strict=True)]
     return CompressedLayers(dict(zip(names, results, strict=True)), time.perf_counter() - begun)
 
 
@@ -170,12 +173,12 @@ class _Layer(Passages):
             self.fitted, positions.table, positions.halves, of_keys, choosing
         )
 
-    def result(self, fit: Any, turned: bool, threads: int) -> CompressedKeys:
+    def result(self, fit: Any, threads: int, how: dict[str, Any]) -> CompressedKeys:
         bits, (encode, decode, mean), start, loss, seconds = fit
         found = CompressedKeys(
             encode, decode, mean[0], tuple(bits) or None, self.key_heads, self.position,
             **vars(self.parts), start_kl=start, validation_kl=loss, seconds=seconds,
-            length=None if turned else self.length,
+            **how,
         )  # fmt: skip
         originals = self.part(self.parts.judging)
         smaller = (found.apply(a, num_threads=threads) for a in originals)
@@ -191,28 +194,30 @@ def _flat_keys(k: NDArray[np.float32], positions: Positions) -> NDArray[np.float
 
 
 def latent_options(
-    heads: int, dim: int, share: float, bytes: Any, rank: Any, bits: Any, **descent: int
+    heads: int, dim: int, share: float, bytes: Any, rank: Any, bits: Any, step: str, **descent: int
 ) -> _core.LatentOptions:
     """Return the sizes of the latents of a layer, and the descent, as the core takes them.
 
     Where a call does not say, a token takes a share of `dim` bytes for each head.
     """
+    of_step = STEPS[as_choice(step, "step", tuple(STEPS))]
+    own: Any = {"token_steps": of_step > 0, **descent}
     if rank is None and bits is None:
-        least = (STEP_BYTES + 1) / heads
+        least = (of_step + 1) / heads
         size = max(least, share * dim) if bytes is None else as_number(bytes, "bytes")
         if not least <= size < np.inf:
             raise InputError(
-                f"bytes must be at least {least!r} for {heads} key heads: a step of 2 bytes "
-                f"and 8 bits of latents for a token; got {size!r}"
+                f"bytes must be at least {least!r} for {heads} key heads: a step of {of_step} "
+                f"bytes and 8 bits of latents for a token; got {size!r}"
             )
-        of_latents = min(int(min(size, dim + 2) * heads + 1e-6) - STEP_BYTES, dim * heads)
-        return _core.LatentOptions(bits=[], rank=0, total_bits=8 * of_latents, **descent)
+        of_latents = min(int(min(size, dim + 2) * heads + 1e-6) - of_step, dim * heads)
+        return _core.LatentOptions(bits=[], rank=0, total_bits=8 * of_latents, **own)
     if bytes is not None:
         raise InputError("bytes must not be given beside rank or bits, which it decides")
     width = dim * heads
     rank = as_count(width if rank is None else rank, "rank", 1, width)
     each = [] if bits is None else [as_count(bits, "bits", 1, 8)] * rank
-    return _core.LatentOptions(bits=each, rank=rank, total_bits=0, **descent)
+    return _core.LatentOptions(bits=each, rank=rank, total_bits=0, **own)
 
 
 def side_by_side(x: NDArray[np.float32]) -> NDArray[np.float32]:

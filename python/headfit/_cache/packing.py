@@ -1,7 +1,8 @@
 """Keys or values of tokens as bytes, and back: arrays of NumPy, or of PyTorch on any device.
 
 A token takes the bits of its latents, first the lowest bit of each, then the next one of those that
-have more than one, and so on, and after them its step in float16. Latents without bits are float16.
+have more than one, and so on, and after them its step in float16 if it has one of its own. Latents
+without bits are float16.
 """
 
 import math
@@ -15,7 +16,7 @@ from headfit import _core
 from headfit._base.arguments import thread_count
 from headfit._base.positions import turn
 
-STEP_BYTES = 2
+STEPS = {"token": 2, "latent": 0}  # what may have one, and its bytes for each token
 BLOCK = 1024  # tokens that are read at a time where the core does not read, for little memory
 
 
@@ -29,6 +30,7 @@ class Packing:
     frequencies: Any  # of rotary positions, or None
     halves: bool  # whether these turn entries p and p + D / 2 together; else 2 p and 2 p + 1
     bits: tuple[int, ...] | None
+    step_bytes: int
     key_heads: int
 
     @property
@@ -92,7 +94,8 @@ class Packing:
             z = xp.asarray(stored.view(xp.float16), dtype=xp.float32)
         else:
             places = xp.asarray(list(range(8)), dtype=xp.uint8, device=device)
-            bits = stored[..., :-STEP_BYTES, None] >> places & 1
+            width = stored.shape[-1] - self.step_bytes
+            bits = stored[..., :width, None] >> places & 1
             bits = bits.reshape(*stored.shape[:-1], 8 * bits.shape[-2])
             # Codes are counted from the lowest of the 2^bits odd multiples of half a step.
             lowest = [(1 - 2**b) / 2 for b in self.bits]
@@ -102,7 +105,8 @@ class Packing:
                 count = sum(b > bit for b in self.bits)
                 z[..., :count] += bits[..., at : at + count] * (1 << bit)
                 at += count
-            z *= (stored[..., -STEP_BYTES:] + 0).view(xp.float16)  # + 0 makes them contiguous
+            if self.step_bytes:
+                z *= (stored[..., width:] + 0).view(xp.float16)  # + 0 makes them contiguous
         keys = z @ self.decode + self.mean
         keys = keys.reshape(*keys.shape[:-1], self.key_heads, len(self.mean) // self.key_heads)
         keys = xp.swapaxes(keys, -2, -3)

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._base.arguments import as_count, shown, thread_count
+from headfit._base.arguments import as_choice, as_count, shown, thread_count
 from headfit._base.arrays import as_float_array, check_finite, round_to
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import named, plain_dict
-from headfit._cache.packing import Packing
+from headfit._cache.packing import STEPS, Packing
 from headfit._cache.stored import Stored, StoredByName, check_position
 from headfit._compress.maps import check_same, warn_beyond
 from headfit._compress.passages import FromPassages
@@ -33,25 +33,25 @@ class Latents(FromPassages, Stored):
     bits: tuple[int, ...] | None
     key_heads: int
     position: tuple[str, tuple[float, ...]] | None
+    step: str = field(default="token", kw_only=True)
+    length: int | None = field(default=None, kw_only=True)
 
     _what: ClassVar[str]
     _quality: ClassVar[str]  # what the passages that judge say, a text to format
 
     @property
-    def _turns(self) -> tuple[str, tuple[float, ...]] | None:
-        """The rotary positions that are undone before the maps, and done after them."""
-        return self.position
-
-    @property
     def packing(self) -> Packing:
         """How tokens become bytes."""
-        kind, frequencies = self._turns or ("", None)
+        kind, frequencies = (self.length is None and self.position) or ("", None)
         encode, decode, mean = (np.atleast_2d(getattr(self, x)).copy() for x in self._tensors)
-        store = _core.TokenStore((encode, decode, mean), self.bits or (), self.key_heads)
+        of_step = STEPS[self.step]
+        store = _core.TokenStore(
+            (encode, decode, mean), self.bits or (), of_step > 0, self.key_heads
+        )
         return Packing(
             store, decode, mean[0],
             None if frequencies is None else np.array(frequencies), kind == "rope-half",
-            self.bits, self.key_heads,
+            self.bits, of_step, self.key_heads,
         )  # fmt: skip
 
     @property
@@ -83,7 +83,7 @@ class Latents(FromPassages, Stored):
         -------
         ndarray, shape (n, bytes of a token)
             The bits of the latents of each token: first the lowest bit of every latent, then the
-            next one of those that have more, and so on; and the step by which they are multiplied,
+            next one of those that have more, and so on; and where each token has a step, this one
             in float16, at most 65,504. Latents in float16 where they have no bits.
 
         Raises
@@ -179,10 +179,13 @@ class Latents(FromPassages, Stored):
         within = [8, *bits, 1]
         if len(bits) != rank or within != sorted(within, reverse=True):
             raise ValueError(f"bits must be {rank} of 1 to 8 that do not rise; got {shown(bits)}")
+        as_choice(self.step, "step", tuple(STEPS))
         as_count(self.key_heads, "key_heads", 1)
         if width % self.key_heads or (self.position and self._what == "value"):
             raise ValueError(f"key_heads must divide {width}, and values have no position")
         check_position(self.position, width // self.key_heads)
+        if self.length is not None and as_count(self.length, "length", 1) and not self.position:
+            raise ValueError("length must go with a position")
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""
@@ -226,6 +229,9 @@ class CompressedKeys(Latents):
         On the held-out passages, over the rows of all query heads: the mean KL divergence of
         attention with stored keys from the original, in nats; total variation as mean, 95th
         percentile and largest.
+    step : "token" or "latent"
+        What has a step by which latents of a few bits are multiplied: each token, in float16; or
+        each latent, which is 1, with maps that suit it.
     kl_by_position : ndarray, shape (8,)
         The mean KL divergence of rows in each eighth of the longest passage's keys; NaN without.
     length : int, or None
@@ -255,16 +261,6 @@ class CompressedKeys(Latents):
     tv_95: float = math.nan
     tv_worst: float = math.nan
     kl_by_position: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    length: int | None = None
-
-    @property
-    def _turns(self) -> tuple[str, tuple[float, ...]] | None:
-        return self.position if self.length is None else None
-
-    def _check(self) -> None:
-        super()._check()
-        if self.length is not None:
-            as_count(self.length, "length", 1 if self.position else np.inf)
 
     @standard_arithmetic()
     def apply(
@@ -317,9 +313,12 @@ class CompressedValues(Latents):
         ``(v - mean) @ encode``; what is read from a rounded one ``z @ decode + mean``.
     bits : tuple of int, or None
         Of each latent, not rising; None for latents in float16.
+    step : "token"
+        What has a step by which latents of a few bits are multiplied, in float16.
     key_heads : int
     position : None
         Values are not turned to positions.
+    length : None
     calibration, validation, held_out : ndarray of int
         Which passages the maps were fitted to, chosen by (none), and judged on.
     error : float

@@ -19,8 +19,9 @@ the increase of its loss and the KL divergence of its predictions from those of 
 nats per token, with standard errors over windows. Text: CPython's help topics, of which the first
 two thirds are fitted to; and source code of the standard library.
 
-What the cache takes is measured by --memory; what single heads in fewer dimensions, whose maps act
-after the rotation, lose at positions further on than those of the passages by --positions.
+What the cache takes is measured by --memory; what maps that act after the rotation, of a head or a
+layer, lose at positions further on than those of the passages by --positions; and what steps of
+tokens and of latents lose by --rounding.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import copy
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 import pickle
 import resource
@@ -797,6 +799,32 @@ def positions(options):
     measure.table(f"KL of six key heads, or layers; {measure.machine()}", rows)
 
 
+def rounding(options):
+    """A step for each token, and for each latent, in layers and where a head is stored alone."""
+    model, _, fitted, texts = load()
+    fit, unseen = capture(model, fitted), [capture(model, texts[kind], 3) for kind in texts]
+    rotated = ht.rotary_position(model)
+    rows = [["keys of", "bytes", "step", *(f"KL, {kind}" for kind in texts)]]
+    lost = {}
+    for what, passages, sizes in (
+        ("a layer", "layer_passages", (SIZES[3], SIZES[1])),
+        ("a head", "passages", (8, 12, 20)),
+    ):
+        given, *others = (getattr(x, passages)() for x in (fit, *unseen))
+        names = list(given)[:: len(given) // 10]
+        for size, step in itertools.product(sizes, ("token", "latent")):
+            found = hf.compress_keys({name: given[name] for name in names}, bytes=size, step=step,
+                                     rotated=rotated, held_out=0.05, validation=0.2,
+                                     effort=options.effort, num_threads=options.threads)  # fmt: skip
+            lost[what, size, step] = np.mean(
+                [[divergence(found[n], of[n], 0, rotated[1]) for n in names] for of in others], 1
+            )
+            rows.append([what, f"{size:.3g}", step, *(f"{x:.4f}" for x in lost[what, size, step])])
+    assert (lost["a layer", SIZES[1], "token"] < lost["a layer", SIZES[1], "latent"]).all()
+    assert (lost["a head", 8, "latent"] < lost["a head", 8, "token"]).all()
+    measure.table(f"KL of ten layers, or key heads; {measure.machine()}", rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -820,6 +848,7 @@ def main():
     parser.add_argument("--json", type=Path)
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--positions", action="store_true")
+    parser.add_argument("--rounding", action="store_true")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     parser.add_argument("--tokens", type=int, default=8000)
     options = parser.parse_args()
@@ -830,6 +859,8 @@ def main():
         memory(options)
     elif options.positions:
         positions(options)
+    elif options.rounding:
+        rounding(options)
     else:
         table(options)
 

@@ -815,7 +815,8 @@ def rounding(options):
         for size, step in itertools.product(sizes, ("token", "latent")):
             found = hf.compress_keys({name: given[name] for name in names}, bytes=size, step=step,
                                      rotated=rotated, held_out=0.05, validation=0.2,
-                                     effort=options.effort, num_threads=options.threads)  # fmt: skip
+                                     effort=options.effort,
+                                     num_threads=options.threads)  # fmt: skip
             lost[what, size, step] = np.mean(
                 [[divergence(found[n], of[n], 0, rotated[1]) for n in names] for of in others], 1
             )

@@ -9,7 +9,7 @@
     python benchmarks/real_model.py --of tuned --read prose:1024:32  # beside trained weights
     python benchmarks/real_model.py --of keys --read code:4096:32 --methods joint compress_keys
     python benchmarks/real_model.py --of others --read prose:1024:32   # ways that lose, an hour
-    pip install --no-deps optimum-quanto
+    pip install --no-deps optimum-quanto hqq termcolor
     python benchmarks/real_model.py --of read --read prose:1024:32     # beside transformers' caches
 
 SmolLM2-135M (30 layers of 3 key heads of size 64, rotary positions; the weights come in the package
@@ -33,6 +33,7 @@ import importlib.util
 import inspect
 import itertools
 import json
+import math
 import pickle
 import resource
 import subprocess
@@ -532,14 +533,14 @@ def cache_methods(model, passages, pairs, options):
 def read_methods(model, passages, pairs, options):
     """Caches of transformers and ours, read piece by piece, by name and bytes of both.
 
-    Their scales and offsets count as in 16 bits.
+    Their scales and offsets count as in 16 bits; hqq stores ten numbers of 3 bits in 32.
     """
     methods = {("fp8 (transformers)", 2 * SIZE): Read(
         model, lambda: QuantizedCache("fp8", model.config))}  # fmt: skip
-    for bits in (4, 2):
-        size = 2 * (SIZE * bits / 8 + 4)
-        methods[f"{bits} bits (transformers, quanto)", size] = Read(
-            model, lambda bits=bits: QuantizedCache("quanto", model.config, nbits=bits)
+    for backend, bits in (("quanto", 4), ("quanto", 2), ("hqq", 4), ("hqq", 3), ("hqq", 2)):
+        size = 2 * (4 * math.ceil(SIZE / (32 // bits)) + 4)
+        methods[f"{bits} bits (transformers, {backend})", size] = Read(
+            model, lambda of=(backend, bits): QuantizedCache(of[0], model.config, nbits=of[1])
         )
     for keys, values in fitted_caches(model, passages, pairs, options):
         methods["SmallCache", keys.bytes + values.bytes] = Read(

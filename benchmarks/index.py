@@ -10,6 +10,7 @@
     python benchmarks/index.py --device cuda               # minutes, all windows
     python benchmarks/index.py --fitted 14:2048 --effort 600   # what more and longer text gives
     python benchmarks/index.py --fitted 24:2048 --and-code 40 --effort 1500 --judged 0
+    python benchmarks/index.py --formats 8:float8_e4m3fn-unscaled --ways index  # smaller ones
     python benchmarks/index.py --layers 16:float8_e4m3fn --judged 0 --ways index  # one for a layer
     python benchmarks/index.py --decode 8192               # seconds: the time of a step
     python benchmarks/index.py --certify 8192              # minutes: what selections surely keep
@@ -416,7 +417,7 @@ def shares_table(found, text, length, rows, options):
 def check_shares(found, length, options):
     """An index loses at most three quarters of the share that KQ-SVD loses with as many numbers."""
     lost = {name: 1 - np.mean([q.share_mean for q in each]) for name, each in found.items()}
-    for dim, dtype in FORMATS:
+    for dim, dtype in options.formats:
         ours, theirs = f"index, d = {dim}, {dtype}", f"KQ-SVD, d = {dim}, {dtype}"
         most = 0.75 if length <= 2 * options.fitted[1] else 0.9  # far beyond what was fitted
         if {ours, theirs} <= lost.keys():
@@ -437,6 +438,8 @@ def main():
     parser.add_argument("--rows", type=begin_and_end, nargs="+", default=[(512, None)],
                         metavar="BEGIN:END", help="of which shares are taken")  # fmt: skip
     parser.add_argument("--ways", nargs="+", help="those alone whose names start so, and the best")
+    parser.add_argument("--formats", nargs="+", default=FORMATS, type=dim_and_dtype,
+                        metavar="DIM:DTYPE", help="of indexes for each key head")  # fmt: skip
     parser.add_argument("--layers", nargs="+", default=(), type=dim_and_dtype, metavar="DIM:DTYPE",
                         help="also the losses of one index for each layer")  # fmt: skip
     parser.add_argument("--decode", type=int, metavar="TOKENS", help="time a step, no more")
@@ -469,7 +472,7 @@ def main():
     given = {"rotated": ht.rotary_position(model), "held_out": 0.05, "validation": choosing,
              "length": length, "num_threads": options.threads}  # fmt: skip
     wanted, smaller = ("exact", *(options.ways or ("",))), {}
-    for dim, dtype in FORMATS:
+    for dim, dtype in options.formats:
         start = None  # KQ-SVD, of which Loki and `compress` have other maps
         for way in ("index", "one product", "KQ-SVD", "Loki", "compress"):
             name = f"{way}, d = {dim}, {dtype}"
@@ -529,7 +532,7 @@ def main():
             f"{text}, {len(x)} windows of {length}, {options.keys[1]} keys of a row", rows
         )
         write(options, summary)
-        for dim, dtype in FORMATS:
+        for dim, dtype in options.formats:
             ours, theirs = f"index, d = {dim}, {dtype}", f"KQ-SVD, d = {dim}, {dtype}"
             if {ours, theirs} <= loss.keys():
                 assert loss[ours].mean() < loss[theirs].mean()

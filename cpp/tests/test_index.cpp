@@ -143,24 +143,38 @@ TEST(formats_hold_what_their_dtypes_hold) {
   x << 448, 1.0625f, -17, 0.0009f, 0, 3, -3, 1, 0.5f, 0.4f;
   Vector<float> scales;
   Matrix<float> rounded = x;
-  IndexFormat("float8_e4m3fn").round(rounded, scales);
+  IndexFormat("float8_e4m3fn").round_keys(rounded, scales);
   CHECK(scales[0] == 1);  // 448 / 448
   CHECK(rounded(0, 0) == 448 && rounded(0, 1) == 1 && rounded(0, 2) == -16);  // halves to even
   CHECK(rounded(0, 3) == 0 && rounded(0, 4) == 0);  // below half of 2^-9
   CHECK(scales[1] == static_cast<float>(Eigen::bfloat16(3.0f / 448)));
   rounded = x;
-  IndexFormat("int4").round(rounded, scales);
+  IndexFormat("int4").round_keys(rounded, scales);
   for (Index c = 0; c < 5; ++c) {
     const float code = rounded(1, c) / scales[1];
     CHECK(std::abs(code - std::round(code)) < 1e-5f && std::abs(code) <= 7.001f);
   }
   rounded = x;
-  IndexFormat("bfloat16").round(rounded, scales);
+  IndexFormat("bfloat16").round_keys(rounded, scales);
   CHECK(rounded(0, 1) == 1.0625f && scales[0] == 1 && scales[1] == 1);
   rounded = Matrix<float>::Zero(2, 3);
-  IndexFormat("int8").round(rounded, scales);
+  IndexFormat("int8").round_keys(rounded, scales);
   CHECK(rounded.isZero() && scales.minCoeff() > 0);
-  check_throws<InputError>(__FILE__, __LINE__, "no index of int3", [] { IndexFormat("int3"); });
+  // Keys without a scale are cut off; queries have theirs.
+  rounded = x;
+  rounded(1, 0) = -1000;
+  IndexFormat("float8_e4m3fn-unscaled").round_keys(rounded, scales);
+  CHECK(rounded(1, 0) == -448 && rounded(1, 4) == 0.40625f && scales[1] == 1);
+  rounded = x;
+  IndexFormat("int4-unscaled").round_keys(rounded, scales);
+  CHECK(rounded(0, 0) == 7 && rounded(0, 2) == -7 && rounded(1, 1) == -3 && scales[0] == 1);
+  rounded = x;
+  IndexFormat("int4-unscaled").round_queries(rounded, scales);
+  CHECK(scales[0] == 64);
+  for (const char* name : {"int3", "int4-", "int8-scaled", "float16-unscaled"}) {
+    check_throws<InputError>(__FILE__, __LINE__, std::string("no index of ") + name,
+                             [&] { IndexFormat{std::string(name)}; });
+  }
 }
 
 TEST(scores_and_loss_are_their_definitions) {

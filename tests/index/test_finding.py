@@ -23,7 +23,8 @@ KEYS, WINDOW, FIRST = 12, 4, 2
 FREE = KEYS - WINDOW - FIRST
 FORMS = ["sum", "dot"]
 LARGEST = {"float8_e4m3fn": 448, "int8": 127, "int4": 7}
-DTYPES = ["float32", "float16", "bfloat16", *LARGEST]
+UNSCALED = "-unscaled"
+DTYPES = ["float32", "float16", "bfloat16", *LARGEST, *(f"{x}{UNSCALED}" for x in LARGEST)]
 RNG = np.random.default_rng
 
 OPEN = RNG(1).random((N, M)) < 0.7
@@ -66,12 +67,13 @@ def passage(heads: int | None, seed: int = 3, n: int = N, m: int = M) -> Any:
 def rounded(x: Any, dtype: str) -> tuple[Any, Any]:
     """The numbers that a dtype stores of rows, and their scales."""
     x, ones = np.asarray(x, np.float32), np.ones(len(x), np.float32)
+    has_scale, dtype = not dtype.endswith(UNSCALED), dtype.removesuffix(UNSCALED)
     if dtype not in LARGEST:
         x = np.clip(x, -65504, 65504) if dtype == "float16" else x
         return x.astype(dtype).astype(np.float32), ones
     most = np.float32(LARGEST[dtype])
     scales = np.maximum(abs(x).max(axis=1) / most, np.finfo(np.float32).tiny)
-    scales = scales.astype(ml_dtypes.bfloat16).astype(np.float32)
+    scales = scales.astype(ml_dtypes.bfloat16).astype(np.float32) if has_scale else ones
     x = np.clip(x / scales[:, None], -most, most)
     return (np.rint(x) if "int" in dtype else x.astype(dtype).astype(np.float32)), scales
 
@@ -79,6 +81,11 @@ def rounded(x: Any, dtype: str) -> tuple[Any, Any]:
 def stored(x: Any, dtype: str) -> Any:
     numbers, scales = rounded(x, dtype)
     return numbers.astype(float) * scales[:, None]
+
+
+def stored_query(x: Any, dtype: str) -> Any:
+    """What a query is rounded to, which always has a scale where its dtype has any."""
+    return stored(x, dtype.removesuffix(UNSCALED))
 
 
 def softmax(s: Any, sinks: Any = -np.inf) -> Any:
@@ -93,8 +100,8 @@ def scored(found: Any, q: Any, k: Any, allowed: Any) -> Any:
     keys, heads = stored(k @ found.P_k, found.dtype), q.reshape(-1, *q.shape[-2:])
     mapped = [x @ p for x, p in zip(heads, found.P_q, strict=True)]
     if found.form == "dot":
-        return np.where(allowed, stored(sum(mapped), found.dtype) @ keys.T, -np.inf)
-    products = np.stack([stored(x, found.dtype) @ keys.T for x in mapped])
+        return np.where(allowed, stored_query(sum(mapped), found.dtype) @ keys.T, -np.inf)
+    products = np.stack([stored_query(x, found.dtype) @ keys.T for x in mapped])
     with np.errstate(divide="ignore"):
         return np.log(softmax(np.where(allowed, products, -np.inf)).sum(axis=0))
 
@@ -242,8 +249,8 @@ def test_what_is_certified_is_what_is_selected(
     mapped = q @ maps if heads is None else (q @ maps).sum(axis=0)
     if form == "sum":
         mapped = (q @ maps).reshape(-1, DIM)
-    for x, expected in zip(numbers, (mapped, k @ found.P_k), strict=True):
-        np.testing.assert_array_equal(x, stored(expected, dtype))
+    np.testing.assert_array_equal(numbers[0], stored_query(mapped, dtype))
+    np.testing.assert_array_equal(numbers[1], stored(k @ found.P_k, dtype))
     attention = hf.attention_matrix(q, k, **options).reshape(-1, N, M)
     columns = found.select(q, k, **options)
     assert c.columns is not None
@@ -298,7 +305,7 @@ def test_numbers_are_rounded_as_ml_dtypes_does(dtype: str, x: Any) -> None:
     np.testing.assert_array_equal(numbers, expected[0])
     np.testing.assert_array_equal(scales, expected[1])
     assert numbers.dtype == scales.dtype == np.float32
-    assert abs(numbers).max() <= LARGEST.get(dtype, np.inf)
+    assert abs(numbers).max() <= LARGEST.get(dtype.removesuffix(UNSCALED), np.inf)
 
 
 def test_every_number_of_eight_bits_is_kept() -> None:
@@ -315,7 +322,7 @@ def test_every_number_of_eight_bits_is_kept() -> None:
 @pytest.mark.parametrize(
     ("dtype", "size"),
     [("float32", 12), ("float16", 6), ("bfloat16", 6), ("float8_e4m3fn", 5), ("int8", 5),
-     ("int4", 3.5)],
+     ("int4", 3.5), ("float8_e4m3fn-unscaled", 3), ("int8-unscaled", 3), ("int4-unscaled", 1.5)],
 )  # fmt: skip
 def test_bytes_of_a_key(dtype: str, size: float) -> None:
     found = index(None, dtype=dtype)

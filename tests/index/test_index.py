@@ -138,7 +138,7 @@ def cross_entropy(index: Any, given: Any) -> float:
 
 
 @pytest.mark.parametrize("form", ["sum", "dot"])
-@pytest.mark.parametrize("dtype", ["float32", "float8_e4m3fn", "int4"])
+@pytest.mark.parametrize("dtype", ["float32", "float8_e4m3fn", "int4", "int4-unscaled"])
 def test_the_loss_is_that_of_what_is_stored(dtype: str, form: str) -> None:
     for given, effort in ((pairs(), 0), (needles(8), 0), (needles(8), "low")):
         got = hf.index(of(given), **{**SMALL, "dim": 2}, effort=effort, dtype=dtype, form=form)

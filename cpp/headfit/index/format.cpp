@@ -20,24 +20,29 @@ float to_quarter(float x) {
 }  // namespace
 
 IndexFormat::IndexFormat(const std::string& dtype) {
-  if (dtype == "float32") {
+  const std::string numbers = dtype.substr(0, dtype.find('-'));
+  if (numbers == "float32") {
     kind_ = Kind::single;
-  } else if (dtype == "float16") {
+  } else if (numbers == "float16") {
     kind_ = Kind::half;
-  } else if (dtype == "bfloat16") {
+  } else if (numbers == "bfloat16") {
     kind_ = Kind::brain;
-  } else if (dtype == "float8_e4m3fn") {
+  } else if (numbers == "float8_e4m3fn") {
     kind_ = Kind::quarter;
     largest_ = 448;
-  } else if (dtype == "int8" || dtype == "int4") {
+  } else if (numbers == "int8" || numbers == "int4") {
     kind_ = Kind::whole;
-    largest_ = dtype == "int8" ? 127 : 7;
+    largest_ = numbers == "int8" ? 127 : 7;
   } else {
+    throw InputError("there is no index of ", dtype);
+  }
+  scales_keys_ = numbers == dtype;
+  if (!scales_keys_ && (largest_ == 0 || dtype != numbers + "-unscaled")) {
     throw InputError("there is no index of ", dtype);
   }
 }
 
-void IndexFormat::round(Matrix<float>& x, Vector<float>& scales) const {
+void IndexFormat::round(Matrix<float>& x, Vector<float>& scales, bool scaled) const {
   scales.setOnes(x.rows());
   if (kind_ == Kind::half) {
     constexpr auto most = static_cast<float>(NumberFormat::float16().largest);
@@ -45,13 +50,13 @@ void IndexFormat::round(Matrix<float>& x, Vector<float>& scales) const {
   } else if (kind_ == Kind::brain) {
     x = x.cast<Eigen::bfloat16>().cast<float>();
   }
-  if (!has_scale()) return;
+  if (largest_ == 0) return;
   for (Index i = 0; i < x.rows(); ++i) {
     auto row = x.row(i).array();
     // Below the least normal number a scale would lose its bits.
     const float wanted =
         std::max(row.abs().maxCoeff() / largest_, std::numeric_limits<float>::min());
-    const auto scale = static_cast<float>(Eigen::bfloat16(wanted));
+    const float scale = scaled ? static_cast<float>(Eigen::bfloat16(wanted)) : 1.0f;
     row = (row / scale).max(-largest_).min(largest_);
     row = kind_ == Kind::whole ? row.rint().eval() : row.unaryExpr(&to_quarter).eval();
     row *= scale;

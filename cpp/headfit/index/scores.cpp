@@ -65,7 +65,7 @@ void map_keys(const Heads<float>& keys, MatrixInput<float> maps, const IndexForm
     add_product<float>(keys[g], maps.middleRows(g * keys.cols, keys.cols), mapped);
   }
   check_mapped("K @ P_k", mapped, 1, [](Index row) { return row; });
-  format.round(mapped, scales);
+  format.round_keys(mapped, scales);
 }
 
 void IndexProducts::open(const LogitSource<float>& passage, const Matrix<float>& maps,
@@ -94,7 +94,7 @@ void IndexProducts::map_queries(std::span<const Index> rows) {
   }
   check_mapped("Q @ P_q", queries_, heads(),
                [&](Index r) { return rows[static_cast<std::size_t>(r)]; });
-  format_.round(queries_, scales_);
+  format_.round_queries(queries_, scales_);
 }
 
 void IndexProducts::read(std::span<const Index> rows) {

@@ -12,6 +12,7 @@ from headfit._base.machine import require_memory
 from headfit._base.positions import as_rotary, turn
 from headfit._compress.free_maps import ClosedForm, Moment, roots
 from headfit._compress.passages import Passages, with_shared_keys
+from headfit._index.quality import SPREADS
 from headfit.errors import InputError
 
 MOVES = 32  # of the positions of passages, over which second moments are averaged
@@ -85,6 +86,18 @@ class Group(Passages):
         of_queries = tuple(map(roots, self._averaged(queries)))
         kq = ClosedForm(of_queries, roots(centred)).maps(read, self.width)
         return {"kq-svd": kq.astype(np.float32), "loki": loki.astype(np.float32)}
+
+    def start(self, maps: NDArray[np.float32], dim: int, dtype: str) -> NDArray[np.float32]:
+        """Return maps of a size at which keys without a scale have numbers that suit the dtype."""
+        maps, width = maps[:, :dim].copy(), self.width
+        if dtype in SPREADS:
+            keys = [a.stored[1] for a in self.part(self.parts.calibration)]
+            flat = (np.hstack([*k.reshape(self.key_heads, -1, self.dim)]) for k in keys)
+            squares = np.mean([np.square(x @ maps[-width:]).mean() for x in flat])
+            by = np.float32(SPREADS[dtype] / (np.sqrt(squares) or 1))
+            maps[-width:] *= by
+            maps[:-width] /= by
+        return maps
 
     def _averaged(self, moments: Moment) -> Moment:
         """Return the means of second moments over moves, which turn all key heads alike."""

@@ -13,14 +13,17 @@ from headfit._compress.maps import PARTS, by_eighths
 
 FIGURES = ("share_mean", "share_05", "share_01", "share_worst", "gain", "recall", "heaviest", "kl")
 COLUMNS = ("dtype", "dim", "keys", "way", "bytes", *FIGURES)
-# The bits of a number that an index stores; with 8 and fewer a key has a scale of 16 bits.
-DTYPES = {"float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8, "int4": 4}
+# The bits of a number that an index stores; with 8 and fewer a key has a scale of 16 bits, or where
+# it has none, what the numbers of keys are in the root mean square when a fit starts.
+DTYPES = {"float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8, "int4": 4,
+          "float8_e4m3fn-unscaled": 8, "int8-unscaled": 8, "int4-unscaled": 4}  # fmt: skip
+SPREADS = {"float8_e4m3fn-unscaled": 16.0, "int8-unscaled": 32.0, "int4-unscaled": 3.0}
 
 
 def key_bytes(dim: int, dtype: str) -> float:
     """Return what is stored of a key, in bytes, its scale included."""
     bits = DTYPES[dtype]
-    return bits * dim / 8 + (2 if bits <= 8 else 0)
+    return bits * dim / 8 + (2 if bits <= 8 and dtype not in SPREADS else 0)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -20,8 +20,8 @@ nats per token, with standard errors over windows. Text: CPython's help topics, 
 two thirds are fitted to; and source code of the standard library.
 
 What the cache takes is measured by --memory; what maps that act after the rotation, of a head or a
-layer, lose at positions further on than those of the passages by --positions; and what steps of
-tokens and of latents lose by --rounding.
+layer, lose at positions further on than those of the passages by --positions; what steps of tokens
+and of latents lose where a key head is stored alone by --rounding, and in layers by --step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ import copy
 import importlib
 import importlib.util
 import inspect
-import itertools
 import json
 import math
 import pickle
@@ -711,7 +710,7 @@ def memory_of(found, count):
 
 def fitted_keys(model, passages, size, options):
     """Return the keys of all layers in so many bytes for each key and head."""
-    return hf.compress_keys(passages, bytes=size, held_out=0.05, validation=0.2,
+    return hf.compress_keys(passages, bytes=size, step=options.step, held_out=0.05, validation=0.2,
                             rotated=ht.rotary_position(model), effort=options.effort,
                             num_threads=options.threads)  # fmt: skip
 
@@ -801,30 +800,25 @@ def positions(options):
 
 
 def rounding(options):
-    """A step for each token, and for each latent, in layers and where a head is stored alone."""
+    """A step for each token, and for each latent, where a key head is stored alone."""
     model, _, fitted, texts = load()
-    fit, unseen = capture(model, fitted), [capture(model, texts[kind], 3) for kind in texts]
-    rotated = ht.rotary_position(model)
-    rows = [["keys of", "bytes", "step", *(f"KL, {kind}" for kind in texts)]]
-    lost = {}
-    for what, passages, sizes in (
-        ("a layer", "layer_passages", (SIZES[3], SIZES[1])),
-        ("a head", "passages", (8, 12, 20)),
-    ):
-        given, *others = (getattr(x, passages)() for x in (fit, *unseen))
-        names = list(given)[:: len(given) // 10]
-        for size, step in itertools.product(sizes, ("token", "latent")):
+    given = capture(model, fitted).passages()
+    others = [capture(model, texts[kind], 3).passages() for kind in texts]
+    names, rotated = list(given)[::6], ht.rotary_position(model)
+    rows = [["bytes", "step", *(f"KL, {kind}" for kind in texts)]]
+    for size in (8, 12, 20):
+        lost = {}
+        for step in ("token", "latent"):
             found = hf.compress_keys({name: given[name] for name in names}, bytes=size, step=step,
                                      rotated=rotated, held_out=0.05, validation=0.2,
                                      effort=options.effort,
                                      num_threads=options.threads)  # fmt: skip
-            lost[what, size, step] = np.mean(
+            lost[step] = np.mean(
                 [[divergence(found[n], of[n], 0, rotated[1]) for n in names] for of in others], 1
             )
-            rows.append([what, f"{size:.3g}", step, *(f"{x:.4f}" for x in lost[what, size, step])])
-    assert (lost["a layer", SIZES[1], "token"] < lost["a layer", SIZES[1], "latent"]).all()
-    assert (lost["a head", 8, "latent"] < lost["a head", 8, "token"]).all()
-    measure.table(f"KL of ten layers, or key heads; {measure.machine()}", rows)
+            rows.append([f"{size}", step, *(f"{x:.4f}" for x in lost[step])])
+        assert (lost["latent"] < lost["token"]).all(), lost
+    measure.table(f"{len(names)} key heads alone; {measure.machine()}", rows)
 
 
 def main():
@@ -850,6 +844,7 @@ def main():
     parser.add_argument("--json", type=Path)
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--positions", action="store_true")
+    parser.add_argument("--step", choices=("token", "latent"), default="token", help="of keys")
     parser.add_argument("--rounding", action="store_true")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     parser.add_argument("--tokens", type=int, default=8000)

@@ -426,7 +426,7 @@ def key_methods(model, passages, options):
         name = f"joint PCA, rank {rank}, {bits} bits"
         methods[name, size] = Changed(model, joint_pca(components, rank, bits, frequencies))
     for size in SIZES:
-        found = said(fitted_keys(model, passages, size, options), size)
+        found = said(fitted_keys(model, passages, size, options, options.step), size)
         methods["compress_keys", found.bytes] = Changed(model, found=found)
     return methods
 
@@ -708,9 +708,9 @@ def memory_of(found, count):
                       "step": step}))  # fmt: skip
 
 
-def fitted_keys(model, passages, size, options):
+def fitted_keys(model, passages, size, options, step="token"):
     """Return the keys of all layers in so many bytes for each key and head."""
-    return hf.compress_keys(passages, bytes=size, step=options.step, held_out=0.05, validation=0.2,
+    return hf.compress_keys(passages, bytes=size, step=step, held_out=0.05, validation=0.2,
                             rotated=ht.rotary_position(model), effort=options.effort,
                             num_threads=options.threads)  # fmt: skip
 

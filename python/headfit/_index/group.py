@@ -91,12 +91,13 @@ class Group(Passages):
         """Return maps of a size at which keys without a scale have numbers that suit the dtype."""
         maps, width = maps[:, :dim].copy(), self.width
         if dtype in SPREADS:
-            keys = [a.stored[1] for a in self.part(self.parts.calibration)]
-            flat = (np.hstack([*k.reshape(self.key_heads, -1, self.dim)]) for k in keys)
-            squares = np.mean([np.square(x @ maps[-width:]).mean() for x in flat])
-            by = np.float32(SPREADS[dtype] / (np.sqrt(squares) or 1))
-            maps[-width:] *= by
-            maps[:-width] /= by
+            keys = (
+                np.hstack([*a.stored[1].reshape(-1, a.m, self.dim)[:, existing_keys(a)]])
+                for a in self.part(self.parts.calibration)
+            )
+            numbers = np.vstack([k @ maps[-width:].astype(float) for k in keys])
+            by = SPREADS[dtype] / (np.sqrt(np.square(numbers).sum() / max(1, numbers.size)) or 1.0)
+            maps[:-width], maps[-width:] = maps[:-width] / by, maps[-width:] * by
         return maps
 
     def _averaged(self, moments: Moment) -> Moment:

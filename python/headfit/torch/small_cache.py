@@ -47,10 +47,10 @@ class SmallCache(DynamicCache):  # type: ignore[misc,unused-ignore]
     Notes
     -----
     Keys come to a cache turned to their positions, and are turned back with those that the model's
-    rotary embedding was last called with, unless `found` has a `length`. Within an entry of a batch
-    positions must then rise by one from token to token, but for padding on the left. Cropping,
-    reordering, repeating and selecting entries of the batch work as in a `DynamicCache`; it cannot
-    be offloaded.
+    rotary embedding was last called with: within an entry of a batch positions must rise by one
+    from token to token, but for padding on the left. Those of a result with a `length` stay as they
+    come. Cropping, reordering, repeating and selecting entries of the batch work as in a
+    `DynamicCache`; it cannot be offloaded.
 
     A step of decoding reads all that is stored again: O(tokens rank W) for each layer, with W the
     width of all its key heads.

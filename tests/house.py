@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "headfit"
 
-LINES, CODE, STATEMENTS = 27_950, 15_960, 14_125
+LINES, CODE, STATEMENTS = 27_955, 15_965, 14_130
 """The most that all of `python/` may have."""
 
 ROOM_LINES = {

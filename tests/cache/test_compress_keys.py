@@ -203,6 +203,8 @@ def test_maps_after_positions_hold_up_to_the_length() -> None:
     z = ((flat - found.mean) @ found.encode).astype(np.float16).astype(float)
     expected = (z @ found.decode + found.mean).reshape(-1, KEY_HEADS, D).swapaxes(0, 1)
     np.testing.assert_allclose(found.read(found.store(k)), expected, atol=0.02)
+    with pytest.raises(InputError, match="weights must not be given: maps act after rotary"):
+        found.tensors(np.ones((20, WIDTH)))
     long = np.zeros((KEY_HEADS, 191, D))
     with pytest.warns(UserWarning, match="more than the 190 tokens that the maps are meant for"):
         found.apply(np.zeros((HEADS, 3, D)), long, position=position)

@@ -141,12 +141,14 @@ class Latents(FromPassages, Stored):
         Raises
         ------
         InputError
-            For weights of another shape, or such as float32 does not hold.
+            For weights of another shape, such as float32 does not hold, or with a `length`.
         """
         tensors = named(self, *self._tensors)
         if self.bits is not None:
             tensors["bits"] = np.array(self.bits, np.int8)
         if weights is not None:
+            if self.length is not None:
+                raise InputError("weights must not be given: maps act after rotary positions")
             w = as_float_array(weights, "weights")
             size = len(self.mean)
             if w.ndim != 2 or w.shape[1] != size:

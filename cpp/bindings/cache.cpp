@@ -157,7 +157,7 @@ void bind_cache(py::module_& m) {
     options.seed = seed;
     return options;
   }),
-           Standard(), py::arg("bits"), py::arg("token_steps"), py::arg("rank"),
+           Standard(), py::kw_only(), py::arg("bits"), py::arg("token_steps"), py::arg("rank"),
            py::arg("total_bits"), py::arg("steps"), py::arg("rows"), py::arg("seed"));
   // For each layer (bits, (encode, decode, mean), loss at the start, loss, seconds). done(layer, loss)
   // is called after each.

@@ -329,6 +329,7 @@ class LayerPassages(metaclass=_Pybind11Type):
 class LatentOptions(metaclass=_Pybind11Type):
     def __init__(
         self,
+        *,
         bits: Sequence[int],
         token_steps: bool,
         rank: int,

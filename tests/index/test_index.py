@@ -147,6 +147,26 @@ def test_the_loss_is_that_of_what_is_stored(dtype: str, form: str) -> None:
     assert got.loss < got.start_loss
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8", "int4"])
+@pytest.mark.parametrize("fall", [1.1, 1.5])
+def test_without_scales_more_numbers_find_no_less(dtype: str, fall: float) -> None:
+    """Each number of a key has its own range, and a first key that is kept anyway may be large."""
+    rng, given = RNG(1), []
+    mix = np.linalg.qr(rng.normal(size=(16, 16)))[0]
+    for _ in range(8):
+        q, k = rng.normal(size=(2, 150, 16)) * 2
+        k = k * fall ** -np.arange(16) @ mix
+        k[0] *= 100
+        given.append(hf.Attention(q, k, mask="causal"))
+    settings = {**SMALL, "keys": 24, "window": 8, "first": 2, "effort": "low", "held_out": 0.4}
+    for dim in (4, 16):
+        whole, alone = (
+            hf.index(given, **{**settings, "dim": dim}, dtype=kind).quality.gain
+            for kind in (dtype, f"{dtype}-unscaled")
+        )
+        assert alone > whole - 0.04
+
+
 @pytest.mark.parametrize("form", ["sum", "dot"])
 def test_a_descent_finds_what_closed_forms_miss(form: str) -> None:
     got = hf.index(of(needles(8)), **{**SMALL, "dim": 2}, form=form, effort="low")

@@ -72,7 +72,8 @@ def compress_keys(
         in the keys.
     step : "token" or "latent", default "token"
         What has a step, by which its latents of a few bits are multiplied: each token, in 2 bytes;
-        or each latent, found with the maps, for layers of which 2 bytes are a large part.
+        or each latent, found with the maps, for layers of which 2 bytes are a large part. Keys far
+        larger than those of the passages are cut off then.
     rotated : rotary position, optional
         The position by which queries and keys have been rotated already, as those that
         `headfit.torch.capture` reads: ("rope-half", inv_freq), ... The first key of a passage has

@@ -87,16 +87,22 @@ class Group(Passages):
         kq = ClosedForm(of_queries, roots(centred)).maps(read, self.width)
         return {"kq-svd": kq.astype(np.float32), "loki": loki.astype(np.float32)}
 
-    def start(self, maps: NDArray[np.float32], dim: int, dtype: str) -> NDArray[np.float32]:
-        """Return maps of a size at which keys without a scale have numbers that suit the dtype."""
+    def start(
+        self, maps: NDArray[np.float32], dim: int, dtype: str, first: int
+    ) -> NDArray[np.float32]:
+        """Return maps of a size, whose keys have numbers that suit a dtype without scales.
+
+        The first keys, which are attended to anyway, may be cut off.
+        """
         maps, width = maps[:, :dim].copy(), self.width
         if dtype in SPREADS:
             keys = (
-                np.hstack([*a.stored[1].reshape(-1, a.m, self.dim)[:, existing_keys(a)]])
+                np.hstack([*a.stored[1].reshape(-1, a.m, self.dim)[:, existing_keys(a)]])[first:]
                 for a in self.part(self.parts.calibration)
             )
             numbers = np.vstack([k @ maps[-width:].astype(float) for k in keys])
-            by = SPREADS[dtype] / (np.sqrt(np.square(numbers).sum() / max(1, numbers.size)) or 1.0)
+            spread = np.sqrt(np.square(numbers).sum(axis=0) / max(1, len(numbers)))
+            by = SPREADS[dtype] / np.maximum(spread, 1e-3 * spread.max() + 1e-30)
             maps[:-width], maps[-width:] = maps[:-width] / by, maps[-width:] * by
         return maps
 

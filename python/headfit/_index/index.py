@@ -82,7 +82,8 @@ def index(
     dtype : str
         In which mapped queries and keys are stored: "float32", "float16", "bfloat16",
         "float8_e4m3fn", "int8" or "int4". The last three have a scale for each key, in bfloat16;
-        with "-unscaled" behind the name none, which float8 hardly needs.
+        with "-unscaled" behind the name none, which float8 hardly needs, and whole numbers do where
+        some keys are far larger than the others.
     form : "sum" or "dot", default "sum"
         The score of a key: the logarithm of the sum over query heads of the softmax of
         ``Q[h] @ P_q[h] @ (K @ P_k).T`` over visible keys; or the sum over query heads of these
@@ -201,7 +202,7 @@ def index(
         counted = [at[2] for at in places if at[:2] == (size, kind)]
         left = [name for name in groups if counted or name not in found]
         starts = [
-            {way: groups[name].start(maps, size, kind) for way, maps in closed[name].items()}
+            {way: groups[name].start(maps, size, kind, first) for way, maps in closed[name].items()}
             for name in left
         ]
         done = None if callback is None else lambda at, loss, n=left: callback(n[at], loss)

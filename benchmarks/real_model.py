@@ -777,9 +777,7 @@ def positions(options):
         return lambda of, length: hf.compress(of, dim=dim, length=length, curve_dims=(), **given)
 
     def in_bytes(size):
-        return lambda of, length: hf.compress_keys({"it": of}, bytes=size, length=length, **given)[
-            "it"
-        ]
+        return lambda of, length: hf.compress_keys({0: of}, bytes=size, length=length, **given)[0]
 
     for what, make, own, others in (
         ("a head, 16 dimensions", smaller(16), heads, unseen_heads),

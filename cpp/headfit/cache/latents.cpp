@@ -107,9 +107,13 @@ void LatentFormat::round(Matrix<float>& latents, const Vector<float>& weights,
   }
 }
 
+Index LatentFormat::code_bytes() const {
+  return (std::reduce(planes_.begin(), planes_.end()) + 7) / 8;
+}
+
 Index LatentFormat::token_bytes(Index rank) const {
   if (!rounds()) return rank * half_bytes;
-  return (std::reduce(planes_.begin(), planes_.end()) + 7) / 8 + (token_steps_ ? half_bytes : 0);
+  return code_bytes() + (token_steps_ ? half_bytes : 0);
 }
 
 void LatentFormat::pack(std::span<const float> latent, float step, std::uint8_t* token) const {
@@ -120,8 +124,7 @@ void LatentFormat::pack(std::span<const float> latent, float step, std::uint8_t*
     }
     return;
   }
-  const Index code_bytes = token_bytes(0) - (token_steps_ ? half_bytes : 0);
-  std::fill_n(token, code_bytes, std::uint8_t(0));
+  std::fill_n(token, code_bytes(), std::uint8_t(0));
   for (std::size_t i = 0; i < latent.size(); ++i) {
     const long code = std::lround(latent[i] / step + reach_[static_cast<Index>(i)]);
     auto at = static_cast<Index>(i);
@@ -129,7 +132,7 @@ void LatentFormat::pack(std::span<const float> latent, float step, std::uint8_t*
       token[at / 8] = static_cast<std::uint8_t>(token[at / 8] | (code >> bit & 1) << (at % 8));
     }
   }
-  if (token_steps_) store_half(step, token + code_bytes);
+  if (token_steps_) store_half(step, token + code_bytes());
 }
 
 void LatentFormat::unpack(const std::uint8_t* token, std::span<float> latent) const {

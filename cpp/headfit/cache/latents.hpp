@@ -49,6 +49,8 @@ class LatentFormat {
  private:
   // The step at which latents, if they are normal numbers, lose least.
   float usual_step(const float* latent) const;
+  // The bytes of the bits of a token, without its step.
+  Index code_bytes() const;
 
   std::vector<int> bits_;
   bool token_steps_;

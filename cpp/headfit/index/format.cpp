@@ -53,10 +53,12 @@ void IndexFormat::round(Matrix<float>& x, Vector<float>& scales, bool scaled) co
   if (largest_ == 0) return;
   for (Index i = 0; i < x.rows(); ++i) {
     auto row = x.row(i).array();
-    // Below the least normal number a scale would lose its bits.
-    const float wanted =
-        std::max(row.abs().maxCoeff() / largest_, std::numeric_limits<float>::min());
-    const float scale = scaled ? static_cast<float>(Eigen::bfloat16(wanted)) : 1.0f;
+    float scale = 1;
+    if (scaled) {
+      // Below the least normal number a scale would lose its bits.
+      const float least = std::numeric_limits<float>::min();
+      scale = static_cast<float>(Eigen::bfloat16(std::max(row.abs().maxCoeff() / largest_, least)));
+    }
     row = (row / scale).max(-largest_).min(largest_);
     row = kind_ == Kind::whole ? row.rint().eval() : row.unaryExpr(&to_quarter).eval();
     row *= scale;

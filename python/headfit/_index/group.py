@@ -16,6 +16,7 @@ from headfit._index.quality import SPREADS
 from headfit.errors import InputError
 
 MOVES = 32  # of the positions of passages, over which second moments are averaged
+Maps = NDArray[np.float32]
 OF_ONE_HEAD = {"mask": 2, "key_mask": 1, "key_lengths": 0}  # their axes without that of heads
 
 
@@ -58,7 +59,7 @@ class Group(Passages):
             self.fitted, turned.table, turned.halves, self.reach, self.parts.validation.size, name
         )
 
-    def closed_forms(self, form: str) -> dict[str, NDArray[np.float32]]:
+    def closed_forms(self, form: str) -> dict[str, Maps]:
         """Return maps of every size: of each these are the first columns.
 
         KQ-SVD with keys centred within passages, and Loki's components of the keys. Second moments
@@ -68,10 +69,9 @@ class Group(Passages):
         queries = np.zeros((self.heads, self.dim, self.dim))
         keys = np.zeros((2, self.width, self.width))
         for passage in self.part(self.parts.calibration):
-            q, k = (x.astype(np.float64) for x in passage.stored)
-            q, k = q.reshape(self.heads, -1, self.dim), k.reshape(self.key_heads, -1, self.dim)
+            q = passage.stored[0].astype(np.float64).reshape(self.heads, -1, self.dim)
             queries += np.swapaxes(q, 1, 2) @ q / q.shape[1]
-            k = np.hstack([*k[:, existing_keys(passage)]])
+            k = self._keys(passage)
             count = max(1, len(k))  # a passage may have padding keys alone
             keys[0] += k.T @ k / count
             k -= k.sum(axis=0) / count
@@ -87,24 +87,24 @@ class Group(Passages):
         kq = ClosedForm(of_queries, roots(centred)).maps(read, self.width)
         return {"kq-svd": kq.astype(np.float32), "loki": loki.astype(np.float32)}
 
-    def start(
-        self, maps: NDArray[np.float32], dim: int, dtype: str, first: int
-    ) -> NDArray[np.float32]:
+    def start(self, maps: Maps, dim: int, dtype: str, first: int) -> Maps:
         """Return maps of a size, whose keys have numbers that suit a dtype without scales.
 
         The first keys, which are attended to anyway, may be cut off.
         """
         maps, width = maps[:, :dim].copy(), self.width
         if dtype in SPREADS:
-            keys = (
-                np.hstack([*a.stored[1].reshape(-1, a.m, self.dim)[:, existing_keys(a)]])[first:]
-                for a in self.part(self.parts.calibration)
-            )
-            numbers = np.vstack([k @ maps[-width:].astype(float) for k in keys])
+            keys = (self._keys(passage)[first:] for passage in self.part(self.parts.calibration))
+            numbers = np.vstack([k @ maps[-width:] for k in keys])
             spread = np.sqrt(np.square(numbers).sum(axis=0) / max(1, len(numbers)))
             by = SPREADS[dtype] / np.maximum(spread, 1e-3 * spread.max() + 1e-30)
             maps[:-width], maps[-width:] = maps[:-width] / by, maps[-width:] * by
         return maps
+
+    def _keys(self, passage: Attention) -> NDArray[np.float64]:
+        """Return the keys that are no padding, of all key heads side by side."""
+        k = passage.stored[1].astype(np.float64).reshape(self.key_heads, -1, self.dim)
+        return np.hstack([*k[:, existing_keys(passage)]])
 
     def _averaged(self, moments: Moment) -> Moment:
         """Return the means of second moments over moves, which turn all key heads alike."""

@@ -842,7 +842,8 @@ def main():
     parser.add_argument("--json", type=Path)
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--positions", action="store_true")
-    parser.add_argument("--step", choices=("token", "latent"), default="token", help="of keys")
+    parser.add_argument("--step", type=lambda x: int(x) if x.isdigit() else x, default="token",
+                        help="of keys: token, latent or so many latents")  # fmt: skip
     parser.add_argument("--rounding", action="store_true")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     parser.add_argument("--tokens", type=int, default=8000)

@@ -74,9 +74,9 @@ using Contiguous = py::array_t<T, py::array::c_style>;
 struct StoreArrays {
   TokenStore store;
 
-  StoreArrays(const std::array<py::array, 3>& maps, std::vector<int> bits, bool token_steps,
+  StoreArrays(const std::array<py::array, 3>& maps, std::vector<int> bits, Index latents_per_step,
               Index heads)
-      : store{LatentFormat(std::move(bits), token_steps),
+      : store{LatentFormat(std::move(bits), latents_per_step),
               {one_head<float>(maps[0], "encode")[0], one_head<float>(maps[1], "decode")[0],
                one_head<float>(maps[2], "mean")[0]},
               heads} {
@@ -145,11 +145,11 @@ void bind_cache(py::module_& m) {
            Standard(), py::arg("passages"), py::arg("table").none(true), py::arg("halves"),
            py::arg("spectrum"), py::arg("choosing"));
   py::class_<LatentOptions>(m, "LatentOptions")
-      .def(py::init([](std::vector<int> bits, bool token_steps, Index rank, Index total_bits,
+      .def(py::init([](std::vector<int> bits, Index latents_per_step, Index rank, Index total_bits,
                        Index steps, Index rows, std::uint64_t seed) {
     LatentOptions options;
     options.bits = std::move(bits);
-    options.token_steps = token_steps;
+    options.latents_per_step = latents_per_step;
     options.rank = rank;
     options.total_bits = total_bits;
     options.steps = steps;
@@ -157,7 +157,7 @@ void bind_cache(py::module_& m) {
     options.seed = seed;
     return options;
   }),
-           Standard(), py::kw_only(), py::arg("bits"), py::arg("token_steps"), py::arg("rank"),
+           Standard(), py::kw_only(), py::arg("bits"), py::arg("latents_per_step"), py::arg("rank"),
            py::arg("total_bits"), py::arg("steps"), py::arg("rows"), py::arg("seed"));
   // For each layer (bits, (encode, decode, mean), loss at the start, loss, seconds). done(layer, loss)
   // is called after each.
@@ -178,17 +178,17 @@ void bind_cache(py::module_& m) {
   // `table`: for each token of the batch the cosines and then the sines of its angles; or None.
   const auto table = py::arg("table").none(true);
   py::class_<StoreArrays>(m, "TokenStore")
-      .def(py::init<const std::array<py::array, 3>&, std::vector<int>, bool, Index>(), Standard(),
-           py::arg("maps"), py::arg("bits"), py::arg("token_steps"), py::arg("heads"))
+      .def(py::init<const std::array<py::array, 3>&, std::vector<int>, Index, Index>(), Standard(),
+           py::arg("maps"), py::arg("bits"), py::arg("latents_per_step"), py::arg("heads"))
       .def(py::pickle(
           [](const StoreArrays& x) {
     const LatentFormat& format = x.store.format;
-    return py::make_tuple(arrays_of(x.store.maps), format.bits(), format.token_steps(),
+    return py::make_tuple(arrays_of(x.store.maps), format.bits(), format.latents_per_step(),
                           x.store.heads);
   },
           [](const py::tuple& state) {
     return StoreArrays(state[0].cast<std::array<py::array, 3>>(), state[1].cast<std::vector<int>>(),
-                       state[2].cast<bool>(), state[3].cast<Index>());
+                       state[2].cast<Index>(), state[3].cast<Index>());
   }))
       .def_property_readonly("token_bytes",
                              [](const StoreArrays& x) { return x.store.token_bytes(); })

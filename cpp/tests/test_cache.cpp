@@ -113,7 +113,7 @@ double slow_loss(const Problem<float>& p, const LatentMaps& maps, const LatentFo
   const Matrix<double> keys = keys_of(p);
   const Eigen::RowVectorXd mean = maps.mean.row(0).cast<double>();
   Matrix<float> latents = ((keys.rowwise() - mean) * maps.encode.cast<double>()).cast<float>();
-  Vector<float> steps;
+  Matrix<float> steps;
   format.round(latents, maps.decode.rowwise().squaredNorm(), steps);
   Matrix<double> read = latents.cast<double>() * maps.decode.cast<double>();
   read = turned(read.rowwise() + mean, 1);
@@ -142,78 +142,100 @@ double slow_loss(const Problem<float>& p, const LatentMaps& maps, const LatentFo
 
 }  // namespace
 
+// Of all latents of a token, and of each group of them.
 TEST(rounding_takes_the_best_of_a_few_steps) {
-  const LatentFormat format({5, 3, 3, 1});
+  const std::vector<int> bits{5, 3, 3, 1};
   const Matrix<float> z = random(200, 4, 1, 3);
-  Matrix<float> rounded = z;
-  Vector<float> weights(4), steps;
+  Matrix<float> rounded, steps;
+  Vector<float> weights(4);
   weights << 1, 2, 0.5f, 3;
-  format.round(rounded, weights, steps);
-  for (Index j = 0; j < z.rows(); ++j) {
-    const auto error = [&](float step) {
-      double sum = 0;
-      for (Index i = 0; i < 4; ++i) {
-        double least = infinity;
-        const int count = 1 << format.bits()[static_cast<std::size_t>(i)];
-        for (int c = 0; c < count; ++c) {
-          least = std::min(least, std::pow(step * (c - (count - 1) / 2.0) - z(j, i), 2));
+  for (const Index together : {Index(1), Index(2), Index(3), LatentFormat::whole_token}) {
+    const LatentFormat format(bits, together);
+    rounded = z;
+    format.round(rounded, weights, steps);
+    for (Index j = 0; j < z.rows(); ++j) {
+      for (Index first = 0; first < 4; first += std::min(together, 4 - first)) {
+        const Index count = std::min(together, 4 - first);
+        const auto part = Eigen::seqN(first, count);
+        const auto error = [&](float step) {
+          double sum = 0;
+          for (Index i = first; i < first + count; ++i) {
+            double least = infinity;
+            const int codes = 1 << bits[static_cast<std::size_t>(i)];
+            for (int c = 0; c < codes; ++c) {
+              least = std::min(least, std::pow(step * (c - (codes - 1) / 2.0) - z(j, i), 2));
+            }
+            sum += weights[i] * least;
+          }
+          return sum;
+        };
+        const float taken = steps(j, first / together);
+        const auto change = rounded(j, part) - z(j, part);
+        const double own = change.cwiseAbs2().dot(weights(part));
+        CHECK(std::abs(own - error(taken)) < 1e-5 * own);
+        // The step that suits normal numbers of this size, and others about it.
+        double mean_square = 0;
+        for (Index i = first; i < first + count; ++i) {
+          mean_square += std::pow(normal_step(bits[static_cast<std::size_t>(i)]), -2);
         }
-        sum += weights[i] * least;
+        const double usual = std::sqrt(z(j, part).squaredNorm() / mean_square);
+        for (const double share : LatentFormat::shares) {
+          const float step = static_cast<float>(Eigen::half(static_cast<float>(share * usual)));
+          CHECK(own < (1 + 1e-5) * error(step));
+        }
+        for (Index i = first; i < first + count; ++i) {
+          const int codes = 1 << bits[static_cast<std::size_t>(i)];
+          const float code = rounded(j, i) / taken + static_cast<float>(codes - 1) / 2;
+          CHECK(std::abs(code - std::round(code)) < 1e-4f && code > -0.5f);
+          CHECK(code < static_cast<float>(codes) - 0.5f);
+        }
+        CHECK(static_cast<float>(Eigen::half(taken)) == taken);
       }
-      return sum;
-    };
-    double own = 0;
-    for (Index i = 0; i < 4; ++i) own += weights[i] * std::pow(rounded(j, i) - z(j, i), 2);
-    CHECK(std::abs(own - error(steps[j])) < 1e-5 * own);
-    // The step that suits normal numbers of this size, and others about it.
-    double mean_square = 0;
-    for (const int bits : format.bits()) mean_square += std::pow(normal_step(bits), -2) / 4;
-    const double usual = std::sqrt(z.row(j).squaredNorm() / (4 * mean_square));
-    for (const double share : LatentFormat::shares) {
-      const float step = static_cast<float>(Eigen::half(static_cast<float>(share * usual)));
-      CHECK(own < (1 + 1e-5) * error(step));
     }
-    for (Index i = 0; i < 4; ++i) {
-      const int count = 1 << format.bits()[static_cast<std::size_t>(i)];
-      const float code = rounded(j, i) / steps[j] + static_cast<float>(count - 1) / 2;
-      CHECK(std::abs(code - std::round(code)) < 1e-4f && code > -0.5f);
-      CHECK(code < static_cast<float>(count) - 0.5f);
-    }
-    CHECK(static_cast<float>(Eigen::half(steps[j])) == steps[j]);
+    CHECK(steps.cols() == (4 + std::min<Index>(together, 4) - 1) / std::min<Index>(together, 4));
+    CHECK(format.step_bytes() == 2 * steps.cols());
+    Matrix<float> zeros = Matrix<float>::Zero(1, 4);
+    format.round(zeros, weights, steps);
+    CHECK(zeros.cwiseAbs().maxCoeff() < 1e-6f);
   }
   // Without a step of its own a token has the odd multiples of 1/2.
   rounded = z * 20;
-  LatentFormat({5, 3, 3, 1}, false).round(rounded, weights, steps);
-  CHECK((steps.array() == 1).all());
+  const LatentFormat format(bits, 0);
+  format.round(rounded, weights, steps);
+  CHECK((steps.array() == 1).all() && format.step_bytes() == 0);
   for (Index j = 0; j < z.rows(); ++j) {
     for (Index i = 0; i < 4; ++i) {
-      const float reach = static_cast<float>((1 << format.bits()[static_cast<std::size_t>(i)]) - 1);
+      const float reach = static_cast<float>((1 << bits[static_cast<std::size_t>(i)]) - 1);
       CHECK(std::abs(rounded(j, i)) * 2 <= reach && std::fmod(rounded(j, i) - 0.5f, 1.0f) == 0);
       const float nearest = std::clamp(z(j, i) * 20, -reach / 2, reach / 2);
       CHECK(std::abs(rounded(j, i) - nearest) <= 0.5f);
     }
   }
-  Matrix<float> zeros = Matrix<float>::Zero(1, 4);
-  format.round(zeros, weights, steps);
-  CHECK(zeros.cwiseAbs().maxCoeff() < 1e-6f);
   check_throws<InputError>(__FILE__, __LINE__, "1 ... 8", [] { LatentFormat({9}); });
   check_throws<InputError>(__FILE__, __LINE__, "one number for each", [&] { format.check(3); });
+  check_throws<InputError>(__FILE__, __LINE__, "none or some", [] { LatentFormat({2}, -1); });
 }
 
 TEST(tokens_are_stored_and_read) {
   constexpr Index entries = 2, tokens = 131, count = entries * tokens;  // more than one task
   constexpr Index stored_heads = width / dim;
   const Matrix<float> angles = table(count);
-  for (const auto& [bits, own] :
-       std::initializer_list<std::pair<std::vector<int>, bool>>{{{}, true},
-                                                                {{8, 5, 5, 1, 1}, true},
-                                                                {{1}, true},
-                                                                {std::vector<int>(11, 2), true},
-                                                                {{}, false},
-                                                                {{8, 5, 5, 1, 1}, false},
-                                                                {{1}, false},
-                                                                {{8, 7, 1}, false}}) {
-    const LatentFormat format(bits, own);
+  constexpr Index all = LatentFormat::whole_token;
+  for (const auto& [bits, together] :
+       std::initializer_list<std::pair<std::vector<int>, Index>>{{{}, all},
+                                                                 {{8, 5, 5, 1, 1}, all},
+                                                                 {{1}, all},
+                                                                 {std::vector<int>(11, 2), all},
+                                                                 {{}, 0},
+                                                                 {{8, 5, 5, 1, 1}, 0},
+                                                                 {{1}, 0},
+                                                                 {{8, 7, 1}, 0},
+                                                                 {{}, 2},
+                                                                 {{8, 5, 5, 1, 1}, 2},
+                                                                 {{8, 5, 5, 1, 1}, 5},
+                                                                 {std::vector<int>(11, 2), 4},
+                                                                 {{8, 7, 1}, 1}}) {
+    const LatentFormat format(bits, together);
     const Index rank = bits.empty() ? 3 : static_cast<Index>(bits.size());
     const TokenStore store{format, random_maps(rank), stored_heads};
     const TokenBatch batch{entries, tokens, {angles.data(), 0, true}};
@@ -235,9 +257,9 @@ TEST(tokens_are_stored_and_read) {
       }
     }
     Matrix<float> latents = (rows.rowwise() - store.maps.mean.row(0)) * store.maps.encode;
-    Vector<float> steps;
+    Matrix<float> steps;
     format.round(latents, store.maps.decode.rowwise().squaredNorm(), steps);
-    // What a byte says by the definition: bit planes of codes, and the step.
+    // What a byte says by the definition: bit planes of codes, and the steps.
     std::vector<float> latent(static_cast<std::size_t>(rank));
     Index same = 0;
     for (Index t = 0; t < count; ++t) {
@@ -258,12 +280,16 @@ TEST(tokens_are_stored_and_read) {
           codes[i] += (token[place / 8] >> (place % 8) & 1L) << plane;
         }
       }
-      CHECK(store.token_bytes() == (place + 7) / 8 + (own ? 2 : 0));
-      std::uint16_t step = 0;
-      for (int half : {1, 0})
-        if (own) step = static_cast<std::uint16_t>(step << 8 | token[(place + 7) / 8 + half]);
-      const float size = own ? static_cast<float>(Eigen::numext::bit_cast<Eigen::half>(step)) : 1;
+      const Index count = together ? (rank - 1) / std::min(together, rank) + 1 : 0;
+      CHECK(store.token_bytes() == (place + 7) / 8 + 2 * count);
       for (std::size_t i = 0; i < bits.size(); ++i) {
+        float size = 1;
+        if (together) {
+          const std::uint8_t* step =
+              token + (place + 7) / 8 + 2 * (static_cast<Index>(i) / together);
+          const auto half = static_cast<std::uint16_t>(step[1] << 8 | step[0]);
+          size = static_cast<float>(Eigen::numext::bit_cast<Eigen::half>(half));
+        }
         const float multiple = static_cast<float>(2 * codes[i] - (1 << bits[i]) + 1) / 2;
         CHECK(latent[i] == multiple * size);
       }
@@ -287,7 +313,7 @@ TEST(tokens_are_stored_and_read) {
       }
     }
   }
-  const TokenStore alone{LatentFormat({2, 1}, false), random_maps(2), stored_heads};
+  const TokenStore alone{LatentFormat({2, 1}, 0), random_maps(2), stored_heads};
   Matrix<float> bad = random(stored_heads, dim, 9);
   bad(0, 1) = infinity;
   std::vector<std::uint8_t> byte(1);
@@ -312,8 +338,8 @@ TEST(loss_is_the_mean_divergence) {
   CHECK(loss.width() == width && loss.passages() == 3);
   KeyLoss::Work work;
   const std::vector<Index> rows{0, 3, 4, 17, 29};
-  for (const LatentFormat& format :
-       {LatentFormat(), LatentFormat({6, 4, 4}), LatentFormat({6, 4, 4}, false)}) {
+  for (const LatentFormat& format : {LatentFormat(), LatentFormat({6, 4, 4}),
+                                     LatentFormat({6, 4, 4}, 0), LatentFormat({6, 4, 4}, 2)}) {
     const LatentMaps maps = random_maps(3);
     for (Index p = 0; p < 3; ++p) {
       LatentMaps gradient = LatentMaps::zero(width, 3);
@@ -379,21 +405,27 @@ TEST(few_entries_give_what_the_dense_mask_gives) {
   CHECK((first.mean - second.mean).norm() < 1e-4f * second.mean.norm());
 }
 
-// Along a multiple of the latents themselves only the step of a token changes: rounded latents are
+// Along a multiple of latents that share a step only this step changes: rounded latents are
 // multiplied. Without one, rounding is a shift of what is not cut off.
 TEST(gradient_of_rounding_scales_with_the_step) {
-  const LatentFormat format({4, 3, 2});
   const Matrix<float> z = random(20, 3, 2, 2), weight = random(20, 3, 3);
-  Matrix<float> rounded = z, gradient = weight;
-  Vector<float> steps;
-  format.round(rounded, Vector<float>::Ones(3), steps);
-  format.to_gradient_before(z, rounded, steps, gradient);
-  for (Index j = 0; j < 20; ++j) {
-    const double along = gradient.row(j).dot(z.row(j)),
-                 expected = weight.row(j).dot(rounded.row(j));
-    CHECK_THAT(std::abs(along - expected) < 1e-4, along, " ", expected);
+  Matrix<float> rounded, gradient, steps;
+  for (const Index together : {1, 2, 3}) {
+    const LatentFormat format({4, 3, 2}, together);
+    rounded = z;
+    gradient = weight;
+    format.round(rounded, Vector<float>::Ones(3), steps);
+    format.to_gradient_before(z, rounded, steps, gradient);
+    for (Index j = 0; j < 20; ++j) {
+      for (Index first = 0; first < 3; first += together) {
+        const auto part = Eigen::seqN(first, std::min(together, 3 - first));
+        const double along = gradient(j, part).dot(z(j, part)),
+                     expected = weight(j, part).dot(rounded(j, part));
+        CHECK_THAT(std::abs(along - expected) < 1e-4, along, " ", expected);
+      }
+    }
   }
-  const LatentFormat alone({2, 2, 1}, false);
+  const LatentFormat alone({2, 2, 1}, 0);
   rounded = z;
   gradient = weight;
   alone.round(rounded, Vector<float>::Ones(3), steps);
@@ -455,13 +487,18 @@ TEST(descent_lowers_the_loss_and_repeats_itself) {
   LatentResult one = fit_latents(layer, options, Run{1, {}});
   CHECK_THAT(one.loss < 0.2 * one.start, one.loss, " ", one.start);
   options.rank = 0;
-  options.total_bits = 20;
+  options.total_bits = 36;
   one = fit_latents(layer, options, Run{1, {}});
   CHECK_THAT(one.loss < one.start, one.loss, " ", one.start);
-  options.token_steps = false;
-  const LatentResult fixed = fit_latents(layer, options, Run{1, {}});
-  CHECK_THAT(fixed.loss < fixed.start && !fixed.format.token_steps(), fixed.loss, " ", fixed.start);
-  options.token_steps = true;
+  for (const Index together : {0, 2}) {
+    options.latents_per_step = together;
+    options.total_bits = together ? 36 : 20;
+    const LatentResult other = fit_latents(layer, options, Run{1, {}});
+    CHECK_THAT(other.loss < other.start && other.format.has_steps() == (together > 0), other.loss,
+               " ", other.start);
+  }
+  options.latents_per_step = LatentFormat::whole_token;
+  options.total_bits = 36;
   CHECK(one.maps.encode.allFinite() && one.maps.decode.allFinite());
   const std::vector<LayerPassages> two{layer, layer};
   const std::vector<LatentOptions> both(2, options);
@@ -477,6 +514,32 @@ TEST(descent_lowers_the_loss_and_repeats_itself) {
   options.rank = width;
   options.steps = 0;
   CHECK(fit_latents(layer, options, Run{1, {}}).loss < 1e-6);
+  // A budget has room for the steps of the latents that it buys, and for no more latents.
+  for (const Index bytes : {3, 4, 6, 11, 20}) {
+    for (const Index together :
+         {Index(0), Index(1), Index(2), Index(3), LatentFormat::whole_token}) {
+      LatentOptions sizes;
+      sizes.total_bits = 8 * bytes;
+      sizes.latents_per_step = together;
+      const LatentFormat found = principal_result(spectrum, sizes).format;
+      CHECK(found.token_bytes(0) <= bytes);
+      const auto error = [&](const std::vector<int>& bits) {
+        double sum = 0;
+        for (std::size_t i = 0; i < static_cast<std::size_t>(width); ++i) {
+          sum += spectrum.variances[static_cast<Index>(i)] *
+                 normal_error(i < bits.size() ? bits[i] : 0);
+        }
+        return sum;
+      };
+      for (Index most = 1; most <= width; ++most) {
+        std::vector<int> other = spend_bits(spectrum.variances.head(most), 8 * bytes, 2, 8);
+        for (Index left = 8 * bytes; LatentFormat(other, together).token_bytes(0) > bytes;) {
+          other = spend_bits(spectrum.variances.head(most), --left, 2, 8);
+        }
+        CHECK(error(found.bits()) <= error(other) * (1 + 1e-12));
+      }
+    }
+  }
   const LatentResult alone = principal_result(spectrum, options);
   CHECK((alone.maps.encode * alone.maps.decode).isIdentity(1e-4f));
   KeySpectrum narrow = spectrum;

@@ -331,7 +331,7 @@ class LatentOptions(metaclass=_Pybind11Type):
         self,
         *,
         bits: Sequence[int],
-        token_steps: bool,
+        latents_per_step: int,
         rank: int,
         total_bits: int,
         steps: int,
@@ -354,7 +354,7 @@ class TokenStore(metaclass=_Pybind11Type):
         self,
         maps: tuple[_Float32, _Float32, _Float32],
         bits: Sequence[int],
-        token_steps: bool,
+        latents_per_step: int,
         heads: int,
     ) -> None: ...
     @property

@@ -18,6 +18,29 @@ constexpr Index warm_up = 10;  // steps
 constexpr Index look_every = 40;  // steps
 constexpr float least_spread = 1e-2f;  // of a number of the keys, as a share of the mean
 
+// The bits with the least sum of squared errors, of as many groups of latents with a step as are best.
+std::vector<int> best_bits(const Vector<double>& variances, const LatentOptions& options) {
+  std::vector<int> best{options.least};  // where all tokens are the same
+  double most = 0;  // of the error that is taken away
+  const Index width = variances.size(), together = std::min(options.latents_per_step, width);
+  for (Index steps = together ? 1 : 0; steps == 0 || (steps - 1) * together < width; ++steps) {
+    const auto bits =
+        spend_bits(variances.head(together ? std::min(width, steps * together) : width),
+                   options.total_bits - 8 * LatentFormat::bytes_of_step * steps, options.least,
+                   options.most);
+    double taken = 0;
+    for (std::size_t i = 0; i < bits.size(); ++i) {
+      taken += variances[static_cast<Index>(i)] * (1 - normal_error(bits[i]));
+    }
+    if (taken > most) {
+      most = taken;
+      best = bits;
+    }
+    if (steps == 0) break;
+  }
+  return best;
+}
+
 class LatentDescent {
  public:
   LatentDescent(const KeyLoss& loss, const LayerPassages& layer, const LatentOptions& options)
@@ -105,13 +128,10 @@ LatentResult principal_result(const KeySpectrum& spectrum, const LatentOptions& 
       spectrum.components.cols() != width) {
     throw InputError("there must be a principal component for each of ", width, " numbers");
   }
-  std::vector<int> bits = options.bits;
-  if (bits.empty() && options.rank == 0) {
-    bits = spend_bits(spectrum.variances, options.total_bits, options.least, options.most);
-    if (bits.empty()) bits = {options.least};  // all tokens are the same
-  }
   LatentResult result;
-  result.format = LatentFormat(std::move(bits), options.token_steps);
+  const bool is_budget = options.bits.empty() && options.rank == 0;
+  result.format = LatentFormat(is_budget ? best_bits(spectrum.variances, options) : options.bits,
+                               options.latents_per_step);
   const bool rounds = result.format.rounds();
   const Index rank = rounds ? static_cast<Index>(result.format.bits().size()) : options.rank;
   if (rank > width) {

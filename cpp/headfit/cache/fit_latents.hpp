@@ -19,12 +19,13 @@ struct LayerPassages {
 
 struct LatentOptions {
   // The bits of each latent, not rising. Where there are none: `rank` latents that are not rounded; and
-  // with a rank of 0, as many as `total_bits` are best spent on, each from `least` to `most`.
+  // with a rank of 0, as many as `total_bits`, the steps of a token among them, are best spent on, each
+  // from `least` to `most`.
   std::vector<int> bits = {};
   Index rank = 0;
   Index total_bits = 0;
   int least = 2, most = 8;
-  bool token_steps = true;  // as in LatentFormat
+  Index latents_per_step = LatentFormat::whole_token;
   Index steps = 320;
   Index rows = 96;  // of one passage in every step
   Index validated_rows = 64;  // of each passage that chooses

@@ -55,8 +55,7 @@ class KeyLoss {
   // What evaluations keep from one to the next. Each thread has one of its own.
   struct Work {
     compress::UnitWork<float> unit;
-    Matrix<float> latents, stored, read, by_read, by_latents;
-    Vector<float> steps;
+    Matrix<float> latents, stored, steps, read, by_read, by_latents;
   };
 
   // The mean over query heads and rows of the divergence KL(original || with latents), in nats; rows

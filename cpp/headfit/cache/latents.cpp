@@ -48,21 +48,28 @@ double normal_error(int bits) {
   return errors[bits];
 }
 
-LatentFormat::LatentFormat(std::vector<int> bits, bool token_steps)
-    : bits_(std::move(bits)), token_steps_(token_steps) {
+LatentFormat::LatentFormat(std::vector<int> bits, Index latents_per_step)
+    : bits_(std::move(bits)), latents_per_step_(latents_per_step) {
   if (!std::is_sorted(bits_.rbegin(), bits_.rend())) throw InputError("bits must not rise");
-  reach_.resize(static_cast<Index>(bits_.size()));
-  double sum = 0;
+  if (latents_per_step < 0) throw InputError("latents of a step must be none or some");
+  const auto rank = static_cast<Index>(bits_.size());
+  reach_.resize(rank);
   for (std::size_t i = 0; i < bits_.size(); ++i) {
     if (bits_[i] < 1 || bits_[i] > most_bits) {
       throw InputError("bits must lie in 1 ... 8; got ", bits_[i]);
     }
     reach_[static_cast<Index>(i)] = 0.5f * static_cast<float>((1 << bits_[i]) - 1);
-    sum += std::pow(normal_step(bits_[i]), -2.0);
     planes_.resize(std::max(planes_.size(), static_cast<std::size_t>(bits_[i])));
     for (int bit = 0; bit < bits_[i]; ++bit) ++planes_[static_cast<std::size_t>(bit)];
   }
-  if (rounds()) mean_square_ = static_cast<float>(sum / static_cast<double>(bits_.size()));
+  for (Index first = 0; first < rank; first += groups_.back().count) {
+    const Index count = std::min(has_steps() ? latents_per_step : rank, rank - first);
+    double sum = 0;
+    for (const int own :
+         std::span(bits_).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)))
+      sum += std::pow(normal_step(own), -2.0);
+    groups_.push_back({first, count, static_cast<float>(sum / static_cast<double>(count))});
+  }
 }
 
 void LatentFormat::check(Index rank) const {
@@ -71,39 +78,37 @@ void LatentFormat::check(Index rank) const {
                    bits_.size());
 }
 
-float LatentFormat::usual_step(const float* latent) const {
-  const Eigen::Map<const Vector<float>> z(latent, reach_.size());
-  return std::sqrt(z.squaredNorm() / (mean_square_ * static_cast<float>(z.size())));
+float LatentFormat::Group::usual_step(const float* latent) const {
+  return std::sqrt(of(latent).matrix().squaredNorm() / (mean_square * static_cast<float>(count)));
 }
 
 void LatentFormat::round(Matrix<float>& latents, const Vector<float>& weights,
-                         Vector<float>& steps) const {
-  steps.setOnes(latents.rows());
-  if (!rounds()) return;
-  const auto rounded = [&](const auto& z, float step) {
-    return (((z * (1 / step) - 0.5f).round() + 0.5f).min(reach_.array()).max(-reach_.array()) *
-            step)
-        .eval();
-  };
-  for (Index j = 0; j < latents.rows(); ++j) {
-    Eigen::Map<Eigen::ArrayXf> z(latents.row(j).data(), latents.cols());
-    if (!token_steps_) {
-      z = rounded(z, 1);
-      continue;
+                         Matrix<float>& steps) const {
+  steps.setOnes(latents.rows(), static_cast<Index>(groups_.size()));
+  for (Index at = 0; at < steps.size(); ++at) {
+    float* const token = latents.row(at / steps.cols()).data();
+    float& taken = steps.data()[at];
+    const Group& group = groups_[static_cast<std::size_t>(at % steps.cols())];
+    auto z = group.of(token);
+    const auto reach = group.of(reach_.data()), weight = group.of(weights.data());
+    const auto rounded = [&](float step) {
+      return (((z * (1 / step) - 0.5f).round() + 0.5f).min(reach).max(-reach) * step).eval();
+    };
+    if (has_steps()) {
+      const float usual = group.usual_step(token);
+      float least = std::numeric_limits<float>::infinity();
+      // Numbers whose squares overflow are cut off; a token that is not finite is read as NaN.
+      taken = z.isFinite().all() ? as_stored(shares[0] * usual)
+                                 : std::numeric_limits<float>::quiet_NaN();
+      for (const float share : shares) {
+        const float step = as_stored(share * usual);
+        const float error = ((rounded(step) - z).square() * weight).sum();
+        if (!(error < least)) continue;
+        least = error;
+        taken = step;
+      }
     }
-    const float usual = usual_step(z.data());
-    float least = std::numeric_limits<float>::infinity();
-    // Numbers whose squares overflow are cut off; a token that is not finite is read as NaN.
-    steps[j] =
-        z.isFinite().all() ? as_stored(shares[0] * usual) : std::numeric_limits<float>::quiet_NaN();
-    for (const float share : shares) {
-      const float step = as_stored(share * usual);
-      const float error = ((rounded(z, step) - z).square() * weights.array()).sum();
-      if (!(error < least)) continue;
-      least = error;
-      steps[j] = step;
-    }
-    z = rounded(z, steps[j]);
+    z = rounded(taken);
   }
 }
 
@@ -111,12 +116,16 @@ Index LatentFormat::code_bytes() const {
   return (std::reduce(planes_.begin(), planes_.end()) + 7) / 8;
 }
 
-Index LatentFormat::token_bytes(Index rank) const {
-  if (!rounds()) return rank * half_bytes;
-  return code_bytes() + (token_steps_ ? half_bytes : 0);
+Index LatentFormat::step_bytes() const {
+  return has_steps() ? static_cast<Index>(groups_.size()) * bytes_of_step : 0;
 }
 
-void LatentFormat::pack(std::span<const float> latent, float step, std::uint8_t* token) const {
+Index LatentFormat::token_bytes(Index rank) const {
+  return rounds() ? code_bytes() + step_bytes() : rank * half_bytes;
+}
+
+void LatentFormat::pack(std::span<const float> latent, std::span<const float> steps,
+                        std::uint8_t* token) const {
   if (!rounds()) {
     for (const float z : latent) {
       store_half(z, token);
@@ -125,14 +134,19 @@ void LatentFormat::pack(std::span<const float> latent, float step, std::uint8_t*
     return;
   }
   std::fill_n(token, code_bytes(), std::uint8_t(0));
-  for (std::size_t i = 0; i < latent.size(); ++i) {
-    const long code = std::lround(latent[i] / step + reach_[static_cast<Index>(i)]);
-    auto at = static_cast<Index>(i);
-    for (int bit = 0; bit < bits_[i]; at += planes_[static_cast<std::size_t>(bit++)]) {
-      token[at / 8] = static_cast<std::uint8_t>(token[at / 8] | (code >> bit & 1) << (at % 8));
+  std::uint8_t* stored_step = token + code_bytes();
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (Index i = groups_[g].first; i < groups_[g].first + groups_[g].count; ++i) {
+      const auto place = static_cast<std::size_t>(i);
+      const long code = std::lround(latent[place] / steps[g] + reach_[i]);
+      Index at = i;
+      for (int bit = 0; bit < bits_[place]; at += planes_[static_cast<std::size_t>(bit++)]) {
+        token[at / 8] = static_cast<std::uint8_t>(token[at / 8] | (code >> bit & 1) << (at % 8));
+      }
     }
+    if (has_steps()) store_half(steps[g], stored_step);
+    stored_step += half_bytes;
   }
-  if (token_steps_) store_half(step, token + code_bytes());
 }
 
 void LatentFormat::unpack(const std::uint8_t* token, std::span<float> latent) const {
@@ -163,24 +177,27 @@ void LatentFormat::unpack(const std::uint8_t* token, std::span<float> latent) co
     }
     worth *= 2;
   }
-  if (!token_steps_) return;
-  const float step = half_at(token + (at + 7) / 8);
-  for (float& z : latent) z *= step;
+  if (!has_steps()) return;
+  const std::uint8_t* step = token + (at + 7) / 8;
+  for (const Group& group : groups_) {
+    group.of(latent.data()) *= half_at(step);
+    step += half_bytes;
+  }
 }
 
 void LatentFormat::to_gradient_before(const Matrix<float>& before, const Matrix<float>& rounded,
-                                      const Vector<float>& steps, Matrix<float>& gradient) const {
-  if (!rounds()) return;
-  for (Index j = 0; j < before.rows(); ++j) {
-    const Eigen::Map<const Eigen::ArrayXf> z(before.row(j).data(), before.cols());
-    const Eigen::Map<const Eigen::ArrayXf> q(rounded.row(j).data(), before.cols());
-    Eigen::Map<Eigen::ArrayXf> g(gradient.row(j).data(), before.cols());
-    const float step = steps[j], square = z.square().sum();
-    const auto within = (z.abs() <= (reach_.array() + 0.5f) * step).template cast<float>();
-    // A rounded latent changes with the step as its multiple does, less what a shift takes back. The
+                                      const Matrix<float>& steps, Matrix<float>& gradient) const {
+  for (Index at = 0; at < steps.size(); ++at) {
+    const Index j = at / steps.cols();
+    const Group& group = groups_[static_cast<std::size_t>(at % steps.cols())];
+    const auto z = group.of(before.row(j).data()), q = group.of(rounded.row(j).data());
+    auto g = group.of(gradient.row(j).data());
+    const float step = steps.data()[at], square = z.square().sum();
+    const auto within = (z.abs() <= (group.of(reach_.data()) + 0.5f) * step).template cast<float>();
+    // A rounded latent changes with the step as its multiple does, less what a shift takes back. A
     // step of a token is a constant times the root of the sum of squares.
     const float by_step = (g * (q - within * z)).sum() / step;
-    const float by_square = token_steps_ && square > 0 ? by_step * step / square : 0.0f;
+    const float by_square = has_steps() && square > 0 ? by_step * step / square : 0.0f;
     g = g * within + by_square * z;
   }
 }

@@ -93,7 +93,7 @@ LatentMaps principal_latents(const KeySpectrum& spectrum, Index rank, const Late
     if (!varies) step = 1;
     maps.encode.middleCols(first, count) = (turned / step).cast<float>();
     // Latents that do not vary would be read as half a step, which is not 0 where tokens have none.
-    if (!varies && format.rounds() && !format.token_steps()) continue;
+    if (!varies && format.rounds() && !format.has_steps()) continue;
     maps.decode.middleRows(first, count) = (turned.transpose() * step).cast<float>();
   }
   return maps;

@@ -45,7 +45,7 @@ void store_tokens(const TokenStore& store, const TokenBatch& batch, const float*
   const Index size = store.size();
   parallel_rows(batch.entries * batch.tokens, run, [&] {
     return [&, rows = Matrix<float>(), latents = Matrix<float>(),
-            steps = Vector<float>()](Index first, Index end) mutable {
+            steps = Matrix<float>()](Index first, Index end) mutable {
       rows.resize(end - first, store.width());
       for (Index t = first; t < end; ++t) {
         for_each_head(store, batch, numbers, t, rows.row(t - first).data(),
@@ -56,12 +56,12 @@ void store_tokens(const TokenStore& store, const TokenBatch& batch, const float*
       }
       multiply<float>(rows, store.maps.encode, latents);
       latents.rowwise() -= offset;
-      if (store.format.rounds() && !store.format.token_steps() && !latents.allFinite()) {
+      if (store.format.rounds() && !store.format.has_steps() && !latents.allFinite()) {
         throw NonFiniteError("numbers to store in bits must be finite in float32; got NaN or Inf");
       }
       store.format.round(latents, weights, steps);
       for (Index t = first; t < end; ++t) {
-        store.format.pack(span_of(latents, t - first), steps[t - first],
+        store.format.pack(span_of(latents, t - first), span_of(steps, t - first),
                           bytes + t * store.token_bytes());
       }
     };

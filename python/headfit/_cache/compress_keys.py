@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import HeadLike
 from headfit._attention.heads import existing_keys
-from headfit._base.arguments import as_choice, as_count, as_number
+from headfit._base.arguments import as_count, as_number
 from headfit._base.calls import interruptible, standard_arithmetic
 from headfit._base.positions import Positions, as_positions, turn
 from headfit._base.types import ArrayLike, PositionLike, Seed
-from headfit._cache.packing import STEPS
+from headfit._cache.packing import latents_per_step
 from headfit._cache.result import CompressedKeys, CompressedLayers
 from headfit._compress.free_maps import Moment
 from headfit._compress.maps import Closeness
@@ -38,7 +38,7 @@ def compress_keys(
     bytes: float | None = None,
     rank: int | None = None,
     bits: int | None = None,
-    step: str = "token",
+    step: str | int = "token",
     rotated: PositionLike = None,
     length: int | None = None,
     held_out: float = 0.25,
@@ -70,10 +70,11 @@ def compress_keys(
         In place of `bytes`: the number of latents of a layer, and the bits of each, from 1 to 8.
         Without `bits` latents are stored in float16; without `rank` there are as many as numbers
         in the keys.
-    step : "token" or "latent", default "token"
+    step : "token", "latent" or int, default "token"
         What has a step, by which its latents of a few bits are multiplied: each token, in 2 bytes;
-        or each latent, found with the maps, for layers of which 2 bytes are a large part. Keys far
-        larger than those of the passages are cut off then.
+        each latent, found with the maps, for layers of which 2 bytes are a large part: keys far
+        larger than those of the passages are cut off then; or, with a number, so many latents of a
+        token together, in 2 bytes for each group.
     rotated : rotary position, optional
         The position by which queries and keys have been rotated already, as those that
         `headfit.torch.capture` reads: ("rope-half", inv_freq), ... The first key of a passage has
@@ -145,6 +146,7 @@ def compress_keys(
     shares = checked_shares(held_out, validation)
     running = Running.of(effort=effort, callback=callback, rng=rng, num_threads=num_threads)
     steps = effort_steps(effort, EFFORTS, least=0)
+    step = step if isinstance(step, str) else as_count(step, "step", 1)
 
     def checked(own: Any) -> tuple[_Layer, _core.LatentOptions]:
         layer = _Layer.divided(given_alone(own), rotated, length, shares, running.seed)
@@ -195,24 +197,31 @@ def _flat_keys(k: NDArray[np.float32], positions: Positions) -> NDArray[np.float
 
 
 def latent_options(
-    heads: int, dim: int, share: float, bytes: Any, rank: Any, bits: Any, step: str, **descent: int
+    heads: int,
+    dim: int,
+    share: float,
+    bytes: Any,
+    rank: Any,
+    bits: Any,
+    step: str | int,
+    **descent: int,
 ) -> _core.LatentOptions:
     """Return the sizes of the latents of a layer, and the descent, as the core takes them.
 
     Where a call does not say, a token takes a share of `dim` bytes for each head.
     """
-    of_step = STEPS[as_choice(step, "step", tuple(STEPS))]
-    own: Any = {"token_steps": of_step > 0, **descent}
+    together = latents_per_step(step)
+    own: Any = {"latents_per_step": together, **descent}
     if rank is None and bits is None:
-        least = (of_step + 1) / heads
+        least = (3 if together else 1) / heads
         size = max(least, share * dim) if bytes is None else as_number(bytes, "bytes")
         if not least <= size < np.inf:
             raise InputError(
-                f"bytes must be at least {least!r} for {heads} key heads: a step of {of_step} "
-                f"bytes and 8 bits of latents for a token; got {size!r}"
+                f"bytes must be at least {least!r} for {heads} key heads: 8 bits of latents for a "
+                f"token{' and a step of 2 bytes' if together else ''}; got {size!r}"
             )
-        of_latents = min(int(min(size, dim + 2) * heads + 1e-6) - of_step, dim * heads)
-        return _core.LatentOptions(bits=[], rank=0, total_bits=8 * of_latents, **own)
+        total = int(min(size, 3 * dim) * heads + 1e-6)
+        return _core.LatentOptions(bits=[], rank=0, total_bits=8 * total, **own)
     if bytes is not None:
         raise InputError("bytes must not be given beside rank or bits, which it decides")
     width = dim * heads

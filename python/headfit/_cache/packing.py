@@ -1,7 +1,7 @@
 """Keys or values of tokens as bytes, and back: arrays of NumPy, or of PyTorch on any device.
 
 A token takes the bits of its latents, first the lowest bit of each, then the next one of those that
-have more than one, and so on, and after them its step in float16 if it has one of its own. Latents
+have more than one, and so on, and after them its steps in float16 if it has any of its own. Latents
 without bits are float16.
 """
 
@@ -13,11 +13,18 @@ from typing import Any, Self
 import numpy as np
 
 from headfit import _core
-from headfit._base.arguments import thread_count
+from headfit._base.arguments import LARGEST, as_choice, as_count, thread_count
 from headfit._base.positions import turn
 
-STEPS = {"token": 2, "latent": 0}  # what may have one, and its bytes for each token
 BLOCK = 1024  # tokens that are read at a time where the core does not read, for little memory
+
+
+def latents_per_step(step: Any) -> int:
+    """Return how many latents share a step of their token: 0 where latents have their own."""
+    if not isinstance(step, str):
+        return as_count(step, "step", 1)
+    named = {"token": LARGEST, "latent": 0}
+    return named[as_choice(step, "step", tuple(named), "a number of latents or ")]
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class Packing:
     frequencies: Any  # of rotary positions, or None
     halves: bool  # whether these turn entries p and p + D / 2 together; else 2 p and 2 p + 1
     bits: tuple[int, ...] | None
-    step_bytes: int
+    latents_per_step: int
     key_heads: int
 
     @property
@@ -94,7 +101,7 @@ class Packing:
             z = xp.asarray(stored.view(xp.float16), dtype=xp.float32)
         else:
             places = xp.asarray(list(range(8)), dtype=xp.uint8, device=device)
-            width = stored.shape[-1] - self.step_bytes
+            width = -(-sum(self.bits) // 8)  # bytes, before those of steps
             bits = stored[..., :width, None] >> places & 1
             bits = bits.reshape(*stored.shape[:-1], 8 * bits.shape[-2])
             # Codes are counted from the lowest of the 2^bits odd multiples of half a step.
@@ -105,8 +112,9 @@ class Packing:
                 count = sum(b > bit for b in self.bits)
                 z[..., :count] += bits[..., at : at + count] * (1 << bit)
                 at += count
-            if self.step_bytes:
-                z *= (stored[..., width:] + 0).view(xp.float16)  # + 0 makes them contiguous
+            if self.latents_per_step:
+                steps = (stored[..., width:] + 0).view(xp.float16)  # + 0 makes them contiguous
+                z *= steps[..., [i // self.latents_per_step for i in range(len(self.bits))]]
         keys = z @ self.decode + self.mean
         keys = keys.reshape(*keys.shape[:-1], self.key_heads, len(self.mean) // self.key_heads)
         keys = xp.swapaxes(keys, -2, -3)

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._base.arguments import as_choice, as_count, shown, thread_count
+from headfit._base.arguments import as_count, shown, thread_count
 from headfit._base.arrays import as_float_array, check_finite, round_to
 from headfit._base.calls import standard_arithmetic
 from headfit._base.display import named, plain_dict
-from headfit._cache.packing import STEPS, Packing
+from headfit._cache.packing import Packing, latents_per_step
 from headfit._cache.stored import Stored, StoredByName, check_position
 from headfit._compress.maps import check_same, warn_beyond
 from headfit._compress.passages import FromPassages
@@ -33,7 +33,7 @@ class Latents(FromPassages, Stored):
     bits: tuple[int, ...] | None
     key_heads: int
     position: tuple[str, tuple[float, ...]] | None
-    step: str = field(default="token", kw_only=True)
+    step: str | int = field(default="token", kw_only=True)
     length: int | None = field(default=None, kw_only=True)
 
     _what: ClassVar[str]
@@ -44,14 +44,12 @@ class Latents(FromPassages, Stored):
         """How tokens become bytes."""
         kind, frequencies = (self.length is None and self.position) or ("", None)
         encode, decode, mean = (np.atleast_2d(getattr(self, x)).copy() for x in self._tensors)
-        of_step = STEPS[self.step]
-        store = _core.TokenStore(
-            (encode, decode, mean), self.bits or (), of_step > 0, self.key_heads
-        )
+        together = latents_per_step(self.step)
+        store = _core.TokenStore((encode, decode, mean), self.bits or (), together, self.key_heads)
         return Packing(
             store, decode, mean[0],
             None if frequencies is None else np.array(frequencies), kind == "rope-half",
-            self.bits, of_step, self.key_heads,
+            self.bits, together, self.key_heads,
         )  # fmt: skip
 
     @property
@@ -83,8 +81,8 @@ class Latents(FromPassages, Stored):
         -------
         ndarray, shape (n, bytes of a token)
             The bits of the latents of each token: first the lowest bit of every latent, then the
-            next one of those that have more, and so on; and where each token has a step, this one
-            in float16, at most 65,504. Latents in float16 where they have no bits.
+            next one of those that have more, and so on; and where a token has steps, these in
+            float16, at most 65,504. Latents in float16 where they have no bits.
 
         Raises
         ------
@@ -181,7 +179,7 @@ class Latents(FromPassages, Stored):
         within = [8, *bits, 1]
         if len(bits) != rank or within != sorted(within, reverse=True):
             raise ValueError(f"bits must be {rank} of 1 to 8 that do not rise; got {shown(bits)}")
-        as_choice(self.step, "step", tuple(STEPS))
+        latents_per_step(self.step)
         as_count(self.key_heads, "key_heads", 1)
         if width % self.key_heads or (self.position and self._what == "value"):
             raise ValueError(f"key_heads must divide {width}, and values have no position")
@@ -231,9 +229,9 @@ class CompressedKeys(Latents):
         On the held-out passages, over the rows of all query heads: the mean KL divergence of
         attention with stored keys from the original, in nats; total variation as mean, 95th
         percentile and largest.
-    step : "token" or "latent"
-        What has a step by which latents of a few bits are multiplied: each token, in float16; or
-        each latent, which is 1, with maps that suit it.
+    step : "token", "latent" or int
+        What has a step by which latents of a few bits are multiplied: each token, in float16; each
+        latent, which is 1, with maps that suit it; or in a token so many latents together.
     kl_by_position : ndarray, shape (8,)
         The mean KL divergence of rows in each eighth of the longest passage's keys; NaN without.
     length : int, or None

@@ -55,14 +55,16 @@ py::list fit_indexes_of(const std::vector<IndexArrays>& given, const std::vector
 }
 
 py::tuple judge_index_of(const LogitArrays& passage, const py::array& maps,
-                         const IndexOptions& options, Index keys, int threads) {
+                         const IndexOptions& options, Index keys, int threads,
+                         const std::optional<LogitArrays>& scored) {
   const PythonRun run(threads);
   const LogitSource<float> source = passage.view<float>();
+  const LogitSource<float> other = (scored ? *scored : passage).view<float>();
   const Matrix<float> at = maps_of(maps);
   IndexJudgement judged;
   {
     const py::gil_scoped_release release;
-    judged = judge_index(source, at, options, keys, run);
+    judged = judge_index(source, at, options, keys, run, &other);
   }
   return py::make_tuple(array_of(judged.kept), array_of(judged.free), array_of(judged.found),
                         array_of(judged.exact), array_of(judged.recall), array_of(judged.heaviest),
@@ -166,7 +168,8 @@ void bind_index(py::module_& m) {
         py::arg("options"), py::arg("descent"), py::arg("done").none(true), py::arg("threads"));
   // The members of IndexJudgement, in their order.
   m.def("judge_index", &judge_index_of, Standard(), py::arg("passage"), py::arg("maps"),
-        py::arg("options"), py::arg("keys"), py::arg("threads"));
+        py::arg("options"), py::arg("keys"), py::arg("threads"),
+        py::arg("scored").none(true) = py::none());
   m.def("gained_mass", &gained_mass_of, Standard(), py::arg("passage"), py::arg("maps"),
         py::arg("options"), py::arg("keys"), py::arg("selections"), py::arg("threads"));
   m.def("select_keys", &select_keys_of, Standard(), py::arg("passage"), py::arg("maps"),

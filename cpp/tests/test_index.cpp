@@ -258,6 +258,10 @@ TEST(what_is_found_are_the_best_keys) {
                  select_keys(p.source(), maps, options, fewer, found.data(), Run{1, {}}));
     CHECK_THROWS(InputError, "keys must be at least",
                  judge_index(p.source(), maps, options, fewer, Run{1, {}}));
+    LogitSource<float> scored = p.source();
+    --scored.k.rows;
+    CHECK_THROWS(InputError, "must have the rows and keys of the passage",
+                 judge_index(p.source(), maps, options, keys, Run{1, {}}, &scored));
     std::vector<Column> both = found;  // and the first keys of each row, masked ones among them
     for (Index i = 0; i < p.n * keys; ++i) both.push_back(static_cast<Column>(i % keys));
     const Vector<double> gained = gained_mass(p.source(), maps, options, keys, both, Run{2, {}});

@@ -392,8 +392,13 @@ def fit_indexes(
     threads: int,
 ) -> list[tuple[_Float32, float, float, float]]: ...
 def judge_index(
-    passage: Logits, maps: _Float32, options: IndexOptions, keys: int, threads: int
-) -> tuple[_Float64, _Float64, _Float64, _Float64, _Float64, _Float64]: ...
+    passage: Logits,
+    maps: _Float32,
+    options: IndexOptions,
+    keys: int,
+    threads: int,
+    scored: Logits | None = None,
+) -> tuple[_Float64, _Float64, _Float64, _Float64, _Float64, _Float64, _Float64]: ...
 def gained_mass(
     passage: Logits,
     maps: _Float32,

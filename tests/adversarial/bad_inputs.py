@@ -720,7 +720,7 @@ def cache_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[
         "validation": [*without(NOT_NUMBER, None), None, -0.1, 1, 1.5, np.inf, 10**400],
         "bytes": [*without(NOT_NUMBER, None), -1, 0, 1.4, np.inf],
         "rank": optional(counts(1, 8)), "bits": optional(counts(1, 8)),
-        "rotated": ROTATED, "step": [*JUNK, None, 5, ["token"]],
+        "rotated": ROTATED, "step": [*JUNK, None, 0, 2.5, True, ["token"]],
         "length": [*optional(counts(N)), 2 * N],  # without positions to move
     }, {"layers": "layers?|passages?|Q|K", "rotated": "rotated|rope"})  # fmt: skip
     small = hf.compress_keys(quick["layers"], effort=0, rotated="rope")["a"]

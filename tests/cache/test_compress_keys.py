@@ -67,8 +67,12 @@ def read_by_hand(found: Any, k: Any) -> Any:
     if found.bits is not None:
         counts = 2.0 ** np.array(found.bits)
         steps: Any = 1.0
-        if found.step == "token":
-            steps = np.ascontiguousarray(found.store(k)[:, -2:]).view(np.float16).astype(float)
+        if found.step != "latent":
+            together = min(99 if found.step == "token" else found.step, len(found.bits))
+            groups = -(-len(found.bits) // together)
+            of_token = np.ascontiguousarray(found.store(k)[:, -2 * groups :])
+            steps = np.repeat(of_token.view(np.float16).astype(float), together, axis=1)
+            steps = steps[:, : len(found.bits)]
         z = np.clip(np.round(z / steps - 0.5) + 0.5, -(counts - 1) / 2, (counts - 1) / 2) * steps
     flat = z @ found.decode + found.mean
     return turned(flat.reshape(-1, KEY_HEADS, D).swapaxes(0, 1), 1)
@@ -76,7 +80,7 @@ def read_by_hand(found: Any, k: Any) -> Any:
 
 @pytest.mark.parametrize("sizes", [{"bytes": 5}, {"rank": 4, "bits": 4}, {"rank": 6}, {"bits": 3}])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("step", ["token", "latent"])
+@pytest.mark.parametrize("step", ["token", "latent", 1, 3])
 def test_reported_distances_are_those_of_what_is_read(sizes: Any, dtype: str, step: str) -> None:
     given = passages(dtype=dtype)
     found = compressed(given, step=step, **sizes)
@@ -119,11 +123,13 @@ def test_reported_distances_are_those_of_what_is_read(sizes: Any, dtype: str, st
     ],
 )
 def test_a_token_takes_the_bytes_that_are_reported(sizes: Any, bytes_of_token: int) -> None:
-    for step in ("token", "latent"):
+    for step in ("token", "latent", 16, 3):
         found = compressed(effort=0, step=step, **sizes)
-        of_token = bytes_of_token
-        if step == "latent" and found.bits and sizes not in ({}, {"bytes": 5}):
+        of_token, is_budget = bytes_of_token, sizes in ({}, {"bytes": 5})
+        if step == "latent" and found.bits and not is_budget:
             of_token -= 2  # bits cannot take more; else they do
+        elif step == 3 and found.bits and not is_budget:
+            of_token += 2 * ((len(found.bits) - 1) // 3)
         stored = found.store(passages()[1][1])
         assert stored.shape == (passages()[1][1].shape[1], of_token)
         assert stored.dtype == np.uint8
@@ -326,7 +332,7 @@ def test_rows_that_attend_to_nothing_do_not_count() -> None:
 
 def test_keys_that_do_not_vary() -> None:
     q = passages()[0][0]
-    for value, step in product((0.0, 3.0), ("token", "latent")):
+    for value, step in product((0.0, 3.0), ("token", "latent", 2)):
         given = [(q, np.full((KEY_HEADS, q.shape[1], D), value))] * 3
         found = compressed(given, {"position": None}, step=step)
         assert found.kl < 1e-6
@@ -386,9 +392,12 @@ def test_saved_tensors(suffix: str, tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"bytes": 1}, "layer 'it': bytes must be at least 1.5 for 2 key heads: a step of 2 bytes"),
+        ({"bytes": 1}, "layer 'it': bytes must be at least 1.5 for 2 key heads: 8 bits of "),
         ({"bytes": 0.4, "step": "latent"}, "layer 'it': bytes must be at least 0.5 for 2 key head"),
-        ({"step": "head"}, "step must be 'token' or 'latent'; got 'head'"),
+        ({"step": "head"}, "step must be a number of latents, 'token' or 'latent'; got 'head'"),
+        ({"step": 0}, "step must be an integer of at least 1; got 0"),
+        ({"step": 2.5}, "step must be an integer of at least 1; got 2.5"),
+        ({"step": None}, "step must be an integer of at least 1; got None"),
         ({"bytes": 5, "rank": 4}, "bytes must not be given beside rank or bits"),
         ({"rank": 17}, "rank must"),
         ({"bits": 9}, "bits must"),

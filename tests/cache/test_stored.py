@@ -34,7 +34,7 @@ def result(kind: str) -> Any:
         return hf.index(given, dim=2, keys=12, window=4, first=2, effort=0, form="dot")
     layers = {name: passages() for name in NAMES}
     if kind == "CompressedLayers":
-        return hf.compress_keys(layers, bytes=6, effort=3)
+        return hf.compress_keys(layers, bytes=6, step=np.int64(3), effort=3)
     if "Values" in kind:
         of_layers = {name: [(x, x.K) for x in own] for name, own in layers.items()}
         found = hf.compress_values(of_layers, bytes=6)
@@ -95,6 +95,7 @@ BAD = {
     "CompressedKeys": {
         "bits": [[9] * 8, [], "x", [1, 2], [0]], "key_heads": [0, 3, "x"],
         "position": [["rope", [1.0]], 4], "length": ["x", 0], "held_out": ["x"], "kl": ["x"],
+        "step": ["x", 0, 2.5, None, True],
         "more": [1],
     },
     "CompressedValues": {

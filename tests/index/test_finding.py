@@ -218,6 +218,35 @@ def judged(heads: int | None, name: str, form: str, dtype: str) -> Any:
     return found, [*given, (q, k, {"mask": "causal"}, np.tri(50, dtype=bool))]
 
 
+class Pages:
+    """Scores by the largest products that the least and largest numbers of 16 keys allow."""
+
+    def __init__(self, allowed: Any) -> None:
+        self.allowed = allowed
+
+    def scores(self, q: Any, k: Any, key_mask: Any = True, key_lengths: int = M, **_: Any) -> Any:
+        number, exist = np.arange(len(k)), key_mask & (np.arange(len(k)) < key_lengths)
+        bounds = np.zeros((*q.shape[:-1], len(k)))
+        for j in np.flatnonzero(self.allowed.any(axis=0)):
+            page = k[(number // 16 == j // 16) & exist]
+            bounds[..., j] = np.maximum(q * page.max(0), q * page.min(0)).sum(-1) * D**-0.5
+        weights = softmax(np.where(self.allowed, bounds, -np.inf).reshape(-1, *self.allowed.shape))
+        with np.errstate(divide="ignore"):
+            return np.log(weights.sum(axis=0))
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("heads", [None, 3])
+def test_pages_of_quest_are_judged_beside(heads: int | None, name: str) -> None:
+    _, [(q, k, options, allowed), *_] = judged(heads, name, "sum", "float32")
+    kept = {"window": WINDOW, "first": FIRST, "dim": 2, "effort": 0}
+    found = hf.index([hf.Attention(q, k, **options)], keys=KEYS, **kept, num_threads=2)
+    expected = quality(Pages(allowed), [(q, k, options, allowed)])
+    for field, value in expected.items():
+        got = getattr(found.others["quest"], field)
+        np.testing.assert_allclose(got, value, rtol=1e-4, err_msg=field)
+
+
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize(("form", "dtype"), [("sum", "float8_e4m3fn"), ("dot", "float32")])
 @pytest.mark.parametrize("heads", [None, 3])

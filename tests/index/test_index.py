@@ -487,12 +487,12 @@ def test_dictionaries_texts_and_pickles() -> None:
     own = figures["heads"]["a"]
     assert (own["dim"], own["bytes"]) == (3, 5)
     assert own["quality"]["share_mean"] == several["a"].quality.share_mean
-    assert {*own["others"]} == {"kq-svd", "loki"}
+    assert {*own["others"]} == {"kq-svd", "loki", "quest"}
     assert "P_q" not in own
     assert several.bytes == 5
     text = str(several)
     assert "2 indexes: 5 bytes per key" in text
-    for way in ("kq-svd", "loki"):
+    for way in ("kq-svd", "loki", "quest"):
         share = np.mean([several[x].others[way].share_mean for x in ("a", ("b", 1))])
         assert f"{way} {share:.4f} of the best keys' mass" in text
     share = np.mean([several[x].quality.share_mean for x in ("a", ("b", 1))])

@@ -111,7 +111,7 @@ def test_without_steps_it_is_the_closed_form_of_wide_keys(
     assert found.P_q.shape == (HEADS, D, dim)
     assert found.P_k.shape == (KEY_HEADS, D, dim)
     assert found.start_loss == pytest.approx(joined.start_loss, rel=1e-4)
-    for name in ("kq-svd", "loki"):
+    for name in ("kq-svd", "loki", "quest"):
         shares = (x.others[name].share_mean for x in (found, joined))
         assert next(shares) == pytest.approx(next(shares), abs=1e-3)
 

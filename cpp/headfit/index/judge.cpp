@@ -49,11 +49,11 @@ void check_call(const LogitSource<float>& passage, const Matrix<float>& maps) {
 }
 
 // Calls work(row, scores, free, attention) for every row, with the scores of an index, on all threads
-// of the run. Each has a worker of its own. `attention` is null unless it is asked for.
+// of the run. Each has a worker of its own. `attention` is that of `attended`, or null without it.
 template <class MakeWorker>
 void for_scored_rows(const LogitSource<float>& passage, const Matrix<float>& maps,
-                     const IndexOptions& options, bool with_attention, const Run& run,
-                     const MakeWorker& make_worker) {
+                     const IndexOptions& options, const LogitSource<float>* attended,
+                     const Run& run, const MakeWorker& make_worker) {
   check_call(passage, maps);
   struct Work {
     IndexProducts products;
@@ -68,15 +68,13 @@ void for_scored_rows(const LogitSource<float>& passage, const Matrix<float>& map
       work.rows.clear();
       for (Index i = first; i < end; ++i) work.rows.push_back(passage.row_at(i));
       work.products.read(work.rows);
-      if (with_attention) {
-        read_mean_attention(passage, work.rows, work.heads, work.attention);
-      }
+      if (attended) read_mean_attention(*attended, work.rows, work.heads, work.attention);
       for (Index r = 0; r < end - first; ++r) {
         checkpoint();
         const FreeKeys free = work.products.free_keys(r, options.kept);
         work.products.to_scores(r, free);
         worker(first + r, work.products.products(0, r), free,
-               with_attention ? work.attention.row(r).data() : nullptr);
+               attended ? work.attention.row(r).data() : nullptr);
       }
     };
   }, index::chunk_rows);
@@ -85,14 +83,20 @@ void for_scored_rows(const LogitSource<float>& passage, const Matrix<float>& map
 }  // namespace
 
 IndexJudgement judge_index(const LogitSource<float>& passage, const Matrix<float>& maps,
-                           const IndexOptions& options, Index keys, const Run& run) {
+                           const IndexOptions& options, Index keys, const Run& run,
+                           const LogitSource<float>* scored) {
   const Index most = free_count(options, keys);
+  check_index_passage(passage);
+  if (!scored) scored = &passage;
+  if (scored->row_count() != passage.row_count() || scored->k.rows != passage.k.rows) {
+    throw InputError("what is scored must have the rows and keys of the passage");
+  }
   IndexJudgement judged;
   for (Vector<double>* x : {&judged.kept, &judged.free, &judged.found, &judged.exact,
                             &judged.recall, &judged.heaviest, &judged.seen}) {
     x->setZero(passage.row_count());
   }
-  for_scored_rows(passage, maps, options, true, run, [&] {
+  for_scored_rows(*scored, maps, options, &passage, run, [&] {
     return [&, by_score = BestKeys(), by_mass = BestKeys(),
             is_found = std::vector<char>()](Index row, const float* scores, const FreeKeys& free,
                                             const float* p) mutable {
@@ -132,7 +136,7 @@ Vector<double> gained_mass(const LogitSource<float>& passage, const Matrix<float
     throw InputError("selections must have columns of the passage, so many for each of its rows");
   }
   Matrix<double> gains = Matrix<double>::Zero(rows, count + 1);
-  for_scored_rows(passage, maps, options, true, run, [&] {
+  for_scored_rows(passage, maps, options, &passage, run, [&] {
     return [&, best = BestKeys()](Index row, const float* scores, const FreeKeys& free,
                                   const float* p) mutable {
       const std::span<const Index> exact = best.of(free, scores, p, most);
@@ -152,7 +156,7 @@ Vector<double> gained_mass(const LogitSource<float>& passage, const Matrix<float
 void select_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
                  const IndexOptions& options, Index keys, Column* out, const Run& run) {
   const Index most = free_count(options, keys);
-  for_scored_rows(passage, maps, options, false, run, [&] {
+  for_scored_rows(passage, maps, options, nullptr, run, [&] {
     return [&, best = BestKeys(), columns = std::vector<Index>()](Index row, const float* scores,
                                                                   const FreeKeys& free,
                                                                   const float*) mutable {
@@ -173,7 +177,7 @@ void select_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
 void score_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
                 const IndexOptions& options, float* out, const Run& run) {
   const Index cols = passage.k.rows;
-  for_scored_rows(passage, maps, options, false, run, [&] {
+  for_scored_rows(passage, maps, options, nullptr, run, [&] {
     return [&](Index row, const float* scores, const FreeKeys&, const float*) {
       std::copy(scores, scores + cols, out + row * cols);
     };

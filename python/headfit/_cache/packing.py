@@ -24,7 +24,7 @@ def latents_per_step(step: Any) -> int:
     if not isinstance(step, str):
         return as_count(step, "step", 1)
     named = {"token": LARGEST, "latent": 0}
-    return named[as_choice(step, "step", tuple(named), "a number of latents or ")]
+    return named[as_choice(step, "step", tuple(named), "a number of latents, ")]
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,8 @@ def _decoded(kind: Any, value: Any, name: str, rows: int | None) -> Any:
     options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     if value is None and NoneType in options:
         return None
-    kind, origin, parts = options[0], get_origin(options[0]), get_args(options[0])
+    kind = type(value) if type(value) in options else options[0]
+    origin, parts = get_origin(kind), get_args(kind)
     if origin is not dict and isinstance(value, dict):
         for word in ("is", "kind"):
             if value.get(word) in _NAMED:

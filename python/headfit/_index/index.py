@@ -19,6 +19,7 @@ from headfit._fit.learned import effort_steps
 from headfit._index.group import Group, of_one_group
 from headfit._index.indexes import Indexes
 from headfit._index.quality import DTYPES, IndexCurve
+from headfit._index.quest import judge_pages
 from headfit._index.result import Index
 from headfit._selection.certify_selection import FORMS
 from headfit._shrink.descent import Running, checked_sizes
@@ -241,7 +242,8 @@ def index(
                     )
                     result = replace(result, reached=False)
             at = curves[name].get((size, kind, keys)) or _judged(result, group, start, run.threads)
-            found[name] = replace(at, reached=result.reached)
+            quest = judge_pages(group, keys, window, first, run.threads)
+            found[name] = replace(at, reached=result.reached, others={**at.others, "quest": quest})
     for name, curve in curves.items():
         points = {at: {"finds": curve[at].quality, **curve[at].others} for at in places}
         found[name] = replace(found[name], curve=IndexCurve(points) if points else None)

@@ -58,7 +58,8 @@ class Index(FromPassages, Stored):
     quality : IndexQuality
         On the held-out passages.
     others : dict
-        The same of closed forms of this size and dtype: "kq-svd" (the start) and "loki".
+        The same of closed forms of this size and dtype, "kq-svd" (the start) and "loki"; and of
+        pages of 16 keys by bounds of their products, "quest", which store D / 4 bytes of a key.
     curve : IndexCurve or None
         The same of the sizes of `curve_dims`; files do not have it.
     certificate : dict or None

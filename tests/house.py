@@ -22,8 +22,8 @@ LINES, CODE, STATEMENTS = 27_960, 15_965, 14_130
 """The most that all of `python/` may have."""
 
 ROOM_LINES = {
-    "_sweep": 890, "_cli": 1300, "_shrink": 935, "_compress": 1350, "_base": 2012,
-    "_cache": 1080, "_index": 1205, "_plan": 1020, "_lower": 2250, "_attention": 2950, "_fit": 3150,
+    "_sweep": 890, "_cli": 1300, "_shrink": 935, "_compress": 1350, "_base": 2025,
+    "_cache": 1080, "_index": 1255, "_plan": 1020, "_lower": 2250, "_attention": 2950, "_fit": 3150,
     "plot": 1850, "torch": 2600, "patterns": 1350, "_filter": 1300, "_target": 1460,
     "_selection": 300,
 }  # fmt: skip

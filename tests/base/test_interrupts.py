@@ -45,7 +45,7 @@ LONG = {
         "while True: hf.attention_apply(Q, Q, V)",
     ),
     "a rotation of many latents": (
-        "options = hf._core.LatentOptions(bits=[], token_steps=True, rank=5000, "
+        "options = hf._core.LatentOptions(bits=[], latents_per_step=2**48, rank=5000, "
         "total_bits=0, steps=0, rows=0, seed=0); "
         "spectrum = np.zeros((1, 5000)), np.ones((1, 5000)), np.eye(5000)",
         "hf._core.principal_latents(spectrum, options)",

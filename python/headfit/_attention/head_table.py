@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headfit._attention.profile import Counts, Floats, HeadStatistics
 from headfit._base.arguments import as_count, shown
-from headfit._base.display import Pictured, data_frame, named, plain_dict, text_table
+from headfit._base.display import Pictured, Tabular, named, plain_dict, text_table
 from headfit._base.files import load_arrays, save_arrays, with_suffix
 from headfit.errors import InputError
 
@@ -45,7 +45,7 @@ def _text(value: Any) -> str:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class HeadTable(Pictured):
+class HeadTable(Pictured, Tabular):
     """The measures of heads that `describe` returns, in arrays with the leading axes of Q.
 
     The leading axes are written ... below. Rows in which the mask allows no key are left out of
@@ -232,21 +232,14 @@ class HeadTable(Pictured):
         }
         return _as_text(title, {"head": np.array(places), **columns})
 
-    def to_pandas(self) -> Any:
-        """Return the table as a pandas DataFrame with one row per head, indexed by its place.
-
-        Raises
-        ------
-        ImportError
-            If pandas is not installed.
-        """
+    def _table(self) -> tuple[dict[Any, Any], list[str]]:
         places = np.indices(self.shape).reshape((len(self.shape), math.prod(self.shape)))
         columns = {name: np.reshape(values, -1) for name, values in self.columns().items()}
-        return data_frame({**dict(zip(self.axes, places, strict=True)), **columns}, [*self.axes])
+        return {**dict(zip(self.axes, places, strict=True)), **columns}, [*self.axes]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ModelTable(Pictured):
+class ModelTable(Pictured, Tabular):
     """The measures of a model's heads over all passages that it read, one row per layer and head.
 
     Attributes
@@ -356,12 +349,5 @@ class ModelTable(Pictured):
             hidden += ("key_mass",)  # no layer has sinks as parameters
         return _as_text(title, {n: x for n, x in self.numbers.items() if not n.endswith(hidden)})
 
-    def to_pandas(self) -> Any:
-        """Return the table as a pandas DataFrame with one row per head, by its layer and number.
-
-        Raises
-        ------
-        ImportError
-            If pandas is not installed.
-        """
-        return data_frame(self.numbers, ["layer", "head"])
+    def _table(self) -> tuple[dict[Any, Any], list[str]]:
+        return self.numbers, ["layer", "head"]

@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.logits import Rows
-from headfit._base.display import Figures, Shown, data_frame, named
+from headfit._base.display import Figures, Shown, Tabular, named
 from headfit._base.sparse import csr_of
 from headfit._cluster.cluster import Cluster, hold, run_blocks
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class AttentionStats(Figures, Shown):
+class AttentionStats(Figures, Shown, Tabular):
     """Statistics of each row of attention, in float64 arrays of shape (..., n).
+
+    A table of them has a row for each, by its leading axes (``axis0``, ...) and ``row``; columns
+    are the attributes, with ``keys50`` and the like for each share.
 
     Attributes
     ----------
@@ -51,17 +54,7 @@ class AttentionStats(Figures, Shown):
     keys_for_share: NDArray[np.int64]
     key_mass: NDArray[np.float64]
 
-    def to_pandas(self) -> Any:
-        """Return the statistics as a pandas DataFrame with one row for each row of attention.
-
-        The index has a level for each leading axis (``axis0``, ...) and ``row``. Columns are the
-        attributes, with ``keys50`` and the like for each share.
-
-        Raises
-        ------
-        ImportError
-            Without pandas.
-        """
+    def _table(self) -> tuple[dict[Any, Any], list[str]]:
         shape, keys = self.entropy.shape, self.keys_for_share
         names = [*(f"axis{at}" for at in range(len(shape) - 1)), "row"]
         columns = {
@@ -69,7 +62,7 @@ class AttentionStats(Figures, Shown):
             **named(self, "entropy", "max_weight", "effective_support", "log_sum", "key_mass"),
             **{f"keys{s * 100:.12g}": keys[..., i] for i, s in enumerate(self.shares)},
         }
-        return data_frame({name: column.ravel() for name, column in columns.items()}, names)
+        return {name: column.ravel() for name, column in columns.items()}, names
 
     def _facts(self) -> dict[str, str]:
         facts = {"rows": str(self.entropy.size)}

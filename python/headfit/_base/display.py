@@ -38,6 +38,29 @@ class Figures(Pictured):
         return plain_dict(vars(self))
 
 
+class Tabular:
+    """Results with a table of which pandas makes a DataFrame."""
+
+    def _table(self) -> tuple[Mapping[Any, Any], str | list[str]]:
+        """Return columns, and which of them are the index, or in a text what its rows number."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """Return the table that the class describes as a pandas DataFrame.
+
+        Raises
+        ------
+        ImportError
+            Without pandas; it says how to install it.
+        """
+        columns, index = self._table()
+        extra = "to_pandas needs pandas: pip install 'headfit[pandas]', or pip install pandas"
+        frame = optional("pandas", ImportError(extra)).DataFrame(dict(columns))
+        if isinstance(index, str):
+            return frame.rename_axis(index)
+        return frame.set_index(index) if index else frame
+
+
 class Shown(Pictured):
     """A result whose text is made of a few facts."""
 
@@ -122,19 +145,6 @@ def optional(module: str, missing: Exception) -> Any:
         raise missing from error
 
 
-def data_frame(columns: Mapping[Any, Any], index: str | list[str]) -> Any:
-    """Return columns as a DataFrame, indexed by some of them; a text is what its rows number.
-
-    Raises an ImportError that names the extra with pandas where that is missing.
-    """
-    extra = "to_pandas needs pandas: pip install 'headfit[pandas]', or pip install pandas"
-    frame = optional("pandas", ImportError(extra)).DataFrame(dict(columns))
-    if isinstance(index, str):
-        return frame.rename_axis(index)
-    return frame.set_index(index) if index else frame
-
-
-def records_frame(kind: Any, records: Sequence[Any], index: str) -> Any:
-    """Return dataclass objects of one kind as a DataFrame with a column for each field."""
-    fields = dataclasses.fields(kind)
-    return data_frame({f.name: [getattr(r, f.name) for r in records] for f in fields}, index)
+def columns_of(kind: Any, records: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields of dataclass objects of one kind as columns."""
+    return {f.name: [getattr(r, f.name) for r in records] for f in dataclasses.fields(kind)}

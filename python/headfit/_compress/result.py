@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention, attention_in
 from headfit._base.arrays import FloatArray
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import data_frame, named, plain_dict
+from headfit._base.display import Tabular, named, plain_dict
 from headfit._base.files import write_head
 from headfit._compress.maps import StoredMaps, check_same, warn_beyond
 from headfit._compress.passages import FromPassages
@@ -228,8 +228,11 @@ class Compressed(FromPassages, Result):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CompressedHeads(ResultByName[Compressed]):
+class CompressedHeads(ResultByName[Compressed], Tabular):
     """Smaller heads for every input, for all heads of a model.
+
+    A table has a row for each head; columns are attributes of `Compressed`: its sizes, distances,
+    and how the search ended.
 
     Attributes
     ----------
@@ -259,23 +262,14 @@ class CompressedHeads(ResultByName[Compressed]):
         """The mean over heads of their mean total variation on held-out passages."""
         return self._mean("tv_mean")
 
-    def to_pandas(self) -> Any:
-        """Return the figures of the heads as a pandas DataFrame with one row per head.
-
-        Columns are attributes of `Compressed`: its sizes, distances, and how the search ended.
-
-        Raises
-        ------
-        ImportError
-            Without pandas.
-        """
+    def _table(self) -> tuple[dict[Any, Any], list[str]]:
         columns = {
             name: [getattr(head, name) for head in self.heads.values()]
             for name in ("dim", "original_dim", "tv_mean", "tv_95", "tv_worst", "kl", "taken",
                          "reached", "stopped", "seconds")
         }  # fmt: skip
         columns["head"] = [str(name) if isinstance(name, tuple) else name for name in self.heads]
-        return data_frame(columns, ["head"])
+        return columns, ["head"]
 
     def _facts(self) -> dict[str, str]:
         before = sum(head.original_dim for head in self.heads.values())

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arrays import DIGITS, NARROW, is_sparse
-from headfit._base.display import Figures, mask_text, named, number, plain_dict, records_frame
+from headfit._base.display import Figures, Tabular, columns_of, mask_text, named, number, plain_dict
 from headfit._base.files import write_head
 from headfit._base.masks import allowed_places
 from headfit._base.tolerances import Tolerances
@@ -65,8 +65,8 @@ def _outcome(trial: Trial) -> str:
 
 
 @dataclass(frozen=True)
-class Search(Figures):
-    """What a search over head sizes tried.
+class Search(Figures, Tabular):
+    """What a search over head sizes tried: a table of the trials has the attributes of `Trial`.
 
     Attributes
     ----------
@@ -94,17 +94,8 @@ class Search(Figures):
         """Whether the time limit ended it: then sizes that did not certify are not refuted."""
         return self.stopped == "the time limit"
 
-    def to_pandas(self) -> Any:
-        """Return the trials as a pandas DataFrame, in the order they were made.
-
-        Columns are the attributes of `Trial`.
-
-        Raises
-        ------
-        ImportError
-            Without pandas.
-        """
-        return records_frame(Trial, self.trials, "trial")
+    def _table(self) -> tuple[dict[Any, Any], str]:
+        return columns_of(Trial, self.trials), "trial"
 
     def __repr__(self) -> str:
         best = "none certified" if self.dim is None else f"smallest found {self.dim}"

@@ -10,7 +10,15 @@ from typing import Any, Literal, NoReturn, Self
 import numpy as np
 
 from headfit._base.arrays import DIGITS
-from headfit._base.display import Pictured, aligned, mask_text, number, plain_dict, records_frame
+from headfit._base.display import (
+    Pictured,
+    Tabular,
+    aligned,
+    columns_of,
+    mask_text,
+    number,
+    plain_dict,
+)
 from headfit._base.tolerances import Kernel, Tolerances
 from headfit._fit.head import Ending
 from headfit._fit.result import Fit, Obstacle
@@ -139,10 +147,11 @@ class PlanTrend:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Plan(Pictured):
+class Plan(Pictured, Tabular):
     """Whether a head of a size and format is enough for a pattern, and what is known about it.
 
-    ``print(plan)`` shows one screen; `headfit.plot.plan` draws it.
+    ``print(plan)`` shows one screen; `headfit.plot.plan` draws it. A table has a row for each
+    attempt, with the attributes of `PlanAttempt`.
 
     Attributes
     ----------
@@ -228,17 +237,8 @@ class Plan(Pictured):
         """Return the certified attempts that were made for some purposes."""
         return [a for a in self.attempts if a.purpose in purposes and a.holds]
 
-    def to_pandas(self) -> Any:
-        """Return the attempts as a pandas DataFrame, in the order they were made.
-
-        Columns are the attributes of `PlanAttempt`.
-
-        Raises
-        ------
-        ImportError
-            Without pandas.
-        """
-        return records_frame(PlanAttempt, self.attempts, "attempt")
+    def _table(self) -> tuple[dict[Any, Any], str]:
+        return columns_of(PlanAttempt, self.attempts), "attempt"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the head itself as plain Python values, for JSON."""

@@ -15,7 +15,7 @@ from headfit._attention.heads import core_target_of, one_head, target_matrix
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import thread_count
 from headfit._base.calls import standard_arithmetic
-from headfit._base.display import Figures, Shown, data_frame, mask_text, named, plain_dict
+from headfit._base.display import Figures, Shown, Tabular, mask_text, named, plain_dict
 from headfit._base.types import MaskLike
 from headfit._fit.head import FittedHead
 
@@ -57,8 +57,8 @@ class ResultByName(Result, Generic[Each]):
 
 
 @dataclass(frozen=True, eq=False)
-class TvCurve(Figures):
-    """Distances from the original against head size.
+class TvCurve(Figures, Tabular):
+    """Distances from the original against head size, by which a table of them is indexed.
 
     Attributes
     ----------
@@ -89,15 +89,8 @@ class TvCurve(Figures):
         columns = ([getattr(distances[d], f.name) for d in sizes] for f in fields(cls)[1:])
         return cls(np.array(sizes, dtype=np.int64), *map(np.array, columns))
 
-    def to_pandas(self) -> Any:
-        """Return ``tv_mean``, ``tv_worst`` and ``kl_mean`` as a pandas DataFrame, by size.
-
-        Raises
-        ------
-        ImportError
-            Without pandas.
-        """
-        return data_frame(vars(self), ["dim"])
+    def _table(self) -> tuple[dict[Any, Any], list[str]]:
+        return vars(self), ["dim"]
 
     def __repr__(self) -> str:
         points = ", ".join(
@@ -192,8 +185,10 @@ class ShrinkResult(Result, FittedHead):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Comparison(Shown):
+class Comparison(Shown, Tabular):
     """How far attention M is from a dense target A, over the rows that ask for something.
+
+    A table of all rows has the columns ``kl`` and ``tv``.
 
     Attributes
     ----------
@@ -221,15 +216,8 @@ class Comparison(Shown):
         own = named(self, "kl_mean", "kl_worst", "tv_mean", "tv_worst", "worst_row")
         return plain_dict({"n": self.row_tv.size, **own})
 
-    def to_pandas(self) -> Any:
-        """Return the rows as a pandas DataFrame with the columns ``kl`` and ``tv``.
-
-        Raises
-        ------
-        ImportError
-            Without pandas.
-        """
-        return data_frame({"kl": self.row_kl, "tv": self.row_tv}, "row")
+    def _table(self) -> tuple[dict[Any, Any], str]:
+        return {"kl": self.row_kl, "tv": self.row_tv}, "row"
 
     def _facts(self) -> dict[str, str]:
         return {

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.display import Pictured, data_frame
+from headfit._base.display import Pictured, Tabular
 from headfit._base.files import as_path, file_error, file_errors, opened
 from headfit._sweep.work import DEFAULTS, Record, Task, point_key
 from headfit.errors import MissingFileError
@@ -133,7 +133,7 @@ def open_tasks(tasks: Iterable[Task], table: Table, retry_failed: bool) -> list[
     return [task for task in tasks if task.key not in done]
 
 
-class Sweep(Pictured):
+class Sweep(Pictured, Tabular):
     """The results of a sweep, as `run` and `load` return them.
 
     Attributes
@@ -191,9 +191,8 @@ class Sweep(Pictured):
         names = dict.fromkeys(name for row in self.rows for name in row)
         return {name: _column([row.get(name) for row in self.rows]) for name in names}
 
-    def to_pandas(self) -> Any:
-        """Return the rows as a pandas DataFrame; pandas is needed."""
-        return data_frame(self.columns, [])
+    def _table(self) -> tuple[dict[Any, Any], list[str]]:
+        return self.columns, []
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arrays import float_above
-from headfit._base.display import Pictured, data_frame, mask_text, named, number, plain_dict
+from headfit._base.display import Pictured, Tabular, mask_text, named, number, plain_dict
 from headfit._base.tolerances import Kernel, Tolerances
 from headfit.errors import CertificateError
 
@@ -54,13 +54,16 @@ class Proof(Pictured):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Certificate(Proof):
+class Certificate(Proof, Tabular):
     """What a scan of all n**2 logits proved about an attention matrix and a target.
 
     For row i with support S (the nonzeros of the target A) and attention M:
 
     - leak = max of M off S / min of M on S,
     - distortion = max over j, l in S of (M_ij / M_il) / (A_ij / A_il), minus 1.
+
+    A table of the rows has these as ``leak`` and ``distortion``, ``tv`` and ``stray`` where they
+    were computed, and ``status``: "holds", "fails" or "undecided".
 
     Attributes
     ----------
@@ -176,22 +179,11 @@ class Certificate(Proof):
             | {"rows_undecided": self.undecided_rows.size}
         )
 
-    def to_pandas(self) -> Any:
-        """Return the rows as a pandas DataFrame: leak, distortion, total variation and status.
-
-        Columns are ``leak``, ``distortion``, ``tv`` and ``stray`` (where they were computed) and
-        ``status``: "holds", "fails" or "undecided".
-
-        Raises
-        ------
-        ImportError
-            Without pandas.
-        """
+    def _table(self) -> tuple[dict[Any, Any], str]:
         columns: dict[str, Any] = {"leak": self.row_leak, "distortion": self.row_distortion}
         if self.row_tv is not None and self.row_stray is not None:
             columns |= {"tv": self.row_tv, "stray": self.row_stray}
-        columns["status"] = np.array(VERDICTS)[self.row_status]
-        return data_frame(columns, "row")
+        return {**columns, "status": np.array(VERDICTS)[self.row_status]}, "row"
 
     def _subject(self) -> str:
         """Return what the statement is about, in words."""

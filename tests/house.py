@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "headfit"
 
-LINES, CODE, STATEMENTS = 27_960, 15_965, 14_130
+LINES, CODE, STATEMENTS = 27_980, 16_015, 14_165
 """The most that all of `python/` may have."""
 
 ROOM_LINES = {

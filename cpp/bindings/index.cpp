@@ -54,21 +54,35 @@ py::list fit_indexes_of(const std::vector<IndexArrays>& given, const std::vector
   return found;
 }
 
+py::tuple arrays_of(const IndexJudgement& judged) {
+  return py::make_tuple(array_of(judged.kept), array_of(judged.free), array_of(judged.found),
+                        array_of(judged.exact), array_of(judged.recall), array_of(judged.heaviest),
+                        array_of(judged.seen));
+}
+
 py::tuple judge_index_of(const LogitArrays& passage, const py::array& maps,
-                         const IndexOptions& options, Index keys, int threads,
-                         const std::optional<LogitArrays>& scored) {
+                         const IndexOptions& options, Index keys, int threads) {
   const PythonRun run(threads);
   const LogitSource<float> source = passage.view<float>();
-  const LogitSource<float> other = (scored ? *scored : passage).view<float>();
   const Matrix<float> at = maps_of(maps);
   IndexJudgement judged;
   {
     const py::gil_scoped_release release;
-    judged = judge_index(source, at, options, keys, run, &other);
+    judged = judge_index(source, at, options, keys, run);
   }
-  return py::make_tuple(array_of(judged.kept), array_of(judged.free), array_of(judged.found),
-                        array_of(judged.exact), array_of(judged.recall), array_of(judged.heaviest),
-                        array_of(judged.seen));
+  return arrays_of(judged);
+}
+
+py::tuple judge_logits_of(const LogitArrays& passage, const LogitArrays& scored,
+                          const IndexOptions& options, Index keys, int threads) {
+  const PythonRun run(threads);
+  const LogitSource<float> source = passage.view<float>(), other = scored.view<float>();
+  IndexJudgement judged;
+  {
+    const py::gil_scoped_release release;
+    judged = judge_logits(source, other, options.kept, keys, run);
+  }
+  return arrays_of(judged);
 }
 
 Array<double> gained_mass_of(const LogitArrays& passage, const py::array& maps,
@@ -168,8 +182,9 @@ void bind_index(py::module_& m) {
         py::arg("options"), py::arg("descent"), py::arg("done").none(true), py::arg("threads"));
   // The members of IndexJudgement, in their order.
   m.def("judge_index", &judge_index_of, Standard(), py::arg("passage"), py::arg("maps"),
-        py::arg("options"), py::arg("keys"), py::arg("threads"),
-        py::arg("scored").none(true) = py::none());
+        py::arg("options"), py::arg("keys"), py::arg("threads"));
+  m.def("judge_logits", &judge_logits_of, Standard(), py::arg("passage"), py::arg("scored"),
+        py::arg("options"), py::arg("keys"), py::arg("threads"));
   m.def("gained_mass", &gained_mass_of, Standard(), py::arg("passage"), py::arg("maps"),
         py::arg("options"), py::arg("keys"), py::arg("selections"), py::arg("threads"));
   m.def("select_keys", &select_keys_of, Standard(), py::arg("passage"), py::arg("maps"),

@@ -261,7 +261,7 @@ TEST(what_is_found_are_the_best_keys) {
     LogitSource<float> scored = p.source();
     --scored.k.rows;
     CHECK_THROWS(InputError, "must have the rows and keys of the passage",
-                 judge_index(p.source(), maps, options, keys, Run{1, {}}, &scored));
+                 judge_logits(p.source(), scored, options.kept, keys, Run{1, {}}));
     std::vector<Column> both = found;  // and the first keys of each row, masked ones among them
     for (Index i = 0; i < p.n * keys; ++i) both.push_back(static_cast<Column>(i % keys));
     const Vector<double> gained = gained_mass(p.source(), maps, options, keys, both, Run{2, {}});

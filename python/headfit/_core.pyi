@@ -391,14 +391,16 @@ def fit_indexes(
     done: Callable[[int, float], Any] | None,
     threads: int,
 ) -> list[tuple[_Float32, float, float, float]]: ...
+
+# The members of IndexJudgement, in their order.
+_Judgement: TypeAlias = tuple[_Float64, _Float64, _Float64, _Float64, _Float64, _Float64, _Float64]
+
 def judge_index(
-    passage: Logits,
-    maps: _Float32,
-    options: IndexOptions,
-    keys: int,
-    threads: int,
-    scored: Logits | None = None,
-) -> tuple[_Float64, _Float64, _Float64, _Float64, _Float64, _Float64, _Float64]: ...
+    passage: Logits, maps: _Float32, options: IndexOptions, keys: int, threads: int
+) -> _Judgement: ...
+def judge_logits(
+    passage: Logits, scored: Logits, options: IndexOptions, keys: int, threads: int
+) -> _Judgement: ...
 def gained_mass(
     passage: Logits,
     maps: _Float32,

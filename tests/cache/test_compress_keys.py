@@ -81,7 +81,9 @@ def read_by_hand(found: Any, k: Any) -> Any:
 @pytest.mark.parametrize("sizes", [{"bytes": 5}, {"rank": 4, "bits": 4}, {"rank": 6}, {"bits": 3}])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("step", ["token", "latent", 1, 3])
-def test_reported_distances_are_those_of_what_is_read(sizes: Any, dtype: str, step: str) -> None:
+def test_reported_distances_are_those_of_what_is_read(sizes: Any, dtype: str, step: Any) -> None:
+    if step != "token" and sizes == {"rank": 6}:
+        return  # latents in float16 have no steps
     given = passages(dtype=dtype)
     found = compressed(given, step=step, **sizes)
     tv, kl = [], []
@@ -123,7 +125,7 @@ def test_reported_distances_are_those_of_what_is_read(sizes: Any, dtype: str, st
     ],
 )
 def test_a_token_takes_the_bytes_that_are_reported(sizes: Any, bytes_of_token: int) -> None:
-    for step in ("token", "latent", 16, 3):
+    for step in ("token", "latent", 16, 3) if sizes != {"rank": 6} else ("token",):
         found = compressed(effort=0, step=step, **sizes)
         of_token, is_budget = bytes_of_token, sizes in ({}, {"bytes": 5})
         if step == "latent" and found.bits and not is_budget:
@@ -395,9 +397,13 @@ def test_saved_tensors(suffix: str, tmp_path: Any) -> None:
         ({"bytes": 1}, "layer 'it': bytes must be at least 1.5 for 2 key heads: 8 bits of "),
         ({"bytes": 0.4, "step": "latent"}, "layer 'it': bytes must be at least 0.5 for 2 key head"),
         ({"step": "head"}, "step must be a number of latents, 'token' or 'latent'; got 'head'"),
-        ({"step": 0}, "step must be an integer of at least 1; got 0"),
-        ({"step": 2.5}, "step must be an integer of at least 1; got 2.5"),
-        ({"step": None}, "step must be an integer of at least 1; got None"),
+        (
+            {"step": 0},
+            "step, where it is not 'token' or 'latent', must be an integer of at least 1",
+        ),
+        ({"step": 2.5}, "step, where it is not 'token' .* must be an integer of .*; got 2.5"),
+        ({"step": None}, "step, where it is not 'token' .* must be an integer of .*; got None"),
+        ({"step": 3, "rank": 4}, "step must not be given with rank alone"),
         ({"bytes": 5, "rank": 4}, "bytes must not be given beside rank or bits"),
         ({"rank": 17}, "rank must"),
         ({"bits": 9}, "bits must"),

@@ -179,7 +179,8 @@ def quality(found: Any, given: Any, keys: int = KEYS) -> dict[str, Any]:
     rows, free = [], keys - WINDOW - FIRST
     for q, k, options, allowed in given:
         scores = found.scores(q, k, **options)
-        s = np.where(allowed, q @ k.T * D**-0.5, -np.inf).reshape(-1, *allowed.shape)
+        scale = options.get("scale", D**-0.5)
+        s = np.where(allowed, q @ k.T * scale, -np.inf).reshape(-1, *allowed.shape)
         p = softmax(s, options.get("sinks", -np.inf)).mean(axis=0)
         for i in range(len(allowed)):
             kept, others = parts(i, allowed)
@@ -219,17 +220,21 @@ def judged(heads: int | None, name: str, form: str, dtype: str) -> Any:
 
 
 class Pages:
-    """Scores by the largest products that the least and largest numbers of 16 keys allow."""
+    """Scores by the largest logits that the least and largest numbers of 16 keys allow."""
 
     def __init__(self, allowed: Any) -> None:
         self.allowed = allowed
 
-    def scores(self, q: Any, k: Any, key_mask: Any = True, key_lengths: int = M, **_: Any) -> Any:
+    def scores(
+        self, q: Any, k: Any, scale: float = D**-0.5, key_mask: Any = True, key_lengths: int = M,
+        **_: Any,
+    ) -> Any:  # fmt: skip
         number, exist = np.arange(len(k)), key_mask & (np.arange(len(k)) < key_lengths)
         bounds = np.zeros((*q.shape[:-1], len(k)))
         for j in np.flatnonzero(self.allowed.any(axis=0)):
             page = k[(number // 16 == j // 16) & exist]
-            bounds[..., j] = np.maximum(q * page.max(0), q * page.min(0)).sum(-1) * D**-0.5
+            ends = scale * q * page.max(axis=0), scale * q * page.min(axis=0)
+            bounds[..., j] = np.maximum(*ends).sum(axis=-1)
         weights = softmax(np.where(self.allowed, bounds, -np.inf).reshape(-1, *self.allowed.shape))
         with np.errstate(divide="ignore"):
             return np.log(weights.sum(axis=0))
@@ -237,11 +242,13 @@ class Pages:
 
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("heads", [None, 3])
-def test_pages_of_quest_are_judged_beside(heads: int | None, name: str) -> None:
+@pytest.mark.parametrize("more", [{}, {"sinks": 0.5}, {"scale": 0.7}, {"scale": -0.7}])
+def test_pages_of_quest_are_judged_beside(heads: int | None, name: str, more: Any) -> None:
     _, [(q, k, options, allowed), *_] = judged(heads, name, "sum", "float32")
     kept = {"window": WINDOW, "first": FIRST, "dim": 2, "effort": 0}
-    found = hf.index([hf.Attention(q, k, **options)], keys=KEYS, **kept, num_threads=2)
-    expected = quality(Pages(allowed), [(q, k, options, allowed)])
+    given = hf.Attention(q, k, **options, **more)
+    found = hf.index([given], keys=KEYS, **kept, num_threads=2)
+    expected = quality(Pages(allowed), [(q, k, {**options, **more}, allowed)])
     for field, value in expected.items():
         got = getattr(found.others["quest"], field)
         np.testing.assert_allclose(got, value, rtol=1e-4, err_msg=field)

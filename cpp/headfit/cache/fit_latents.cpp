@@ -18,26 +18,30 @@ constexpr Index warm_up = 10;  // steps
 constexpr Index look_every = 40;  // steps
 constexpr float least_spread = 1e-2f;  // of a number of the keys, as a share of the mean
 
-// The bits with the least sum of squared errors, of as many groups of latents with a step as are best.
+// Spends what a token may take on bits and steps: of all numbers of groups, and so of steps, the one with
+// the least sum of squared errors.
 std::vector<int> best_bits(const Vector<double>& variances, const LatentOptions& options) {
-  std::vector<int> best{options.least};  // where all tokens are the same
-  double most = 0;  // of the error that is taken away
-  const Index width = variances.size(), together = std::min(options.latents_per_step, width);
-  for (Index steps = together ? 1 : 0; steps == 0 || (steps - 1) * together < width; ++steps) {
-    const auto bits =
-        spend_bits(variances.head(together ? std::min(width, steps * together) : width),
-                   options.total_bits - 8 * LatentFormat::bytes_of_step * steps, options.least,
-                   options.most);
-    double taken = 0;
+  const Index width = variances.size(), group = std::min(options.latents_per_step, width);
+  const auto spent = [&](Index latents, Index steps) {
+    return spend_bits(variances.head(std::min(latents, width)),
+                      options.total_bits - 8 * LatentFormat::bytes_of_step * steps, options.least,
+                      options.most);
+  };
+  std::vector<int> best;
+  if (group == 0) best = spent(width, 0);
+  double largest_gain = 0;  // what is taken away of the error of no latents at all
+  for (Index steps = 1; group > 0 && (steps - 1) * group < width; ++steps) {
+    const std::vector<int> bits = spent(steps * group, steps);
+    double gain = 0;
     for (std::size_t i = 0; i < bits.size(); ++i) {
-      taken += variances[static_cast<Index>(i)] * (1 - normal_error(bits[i]));
+      gain += variances[static_cast<Index>(i)] * (1 - normal_error(bits[i]));
     }
-    if (taken > most) {
-      most = taken;
+    if (gain > largest_gain) {
+      largest_gain = gain;
       best = bits;
     }
-    if (steps == 0) break;
   }
+  if (best.empty()) best = {options.least};  // all tokens are the same
   return best;
 }
 

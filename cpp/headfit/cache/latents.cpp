@@ -19,7 +19,7 @@ float as_stored(float step) {
   return static_cast<float>(Eigen::half(std::clamp(step, least, largest_half)));
 }
 
-constexpr Index half_bytes = sizeof(Eigen::half);
+constexpr Index half_bytes = LatentFormat::bytes_of_step;  // of a number in float16
 
 // Stores the nearest finite number of float16, and NaN for a number that is not finite.
 void store_half(float x, std::uint8_t* bytes) {
@@ -91,8 +91,9 @@ void LatentFormat::round(Matrix<float>& latents, const Vector<float>& weights,
     const Group& group = groups_[static_cast<std::size_t>(at % steps.cols())];
     auto z = group.of(token);
     const auto reach = group.of(reach_.data()), weight = group.of(weights.data());
+    // An expression, which is computed where it is used.
     const auto rounded = [&](float step) {
-      return (((z * (1 / step) - 0.5f).round() + 0.5f).min(reach).max(-reach) * step).eval();
+      return ((z * (1 / step) - 0.5f).round() + 0.5f).min(reach).max(-reach) * step;
     };
     if (has_steps()) {
       const float usual = group.usual_step(token);

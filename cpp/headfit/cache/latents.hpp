@@ -27,8 +27,8 @@ class LatentFormat {
 
   static constexpr Index whole_token = std::numeric_limits<Index>::max();
 
-  // From 1 to 8 bits for each latent. None at all: latents are stored as they are. So many latents, one
-  // after the other, share a step of a token; with 0 tokens have none.
+  // From 1 to 8 bits for each latent. None at all: latents are stored as they are. A token has a step for
+  // every `latents_per_step` latents that follow each other; where that is 0 it has no steps.
   explicit LatentFormat(std::vector<int> bits = {}, Index latents_per_step = whole_token);
 
   bool rounds() const { return !bits_.empty(); }

@@ -35,8 +35,8 @@ class BestKeys {
 };
 
 // How many keys a row attends to besides those that are kept anyway, of `keys` in all.
-Index free_count(const IndexOptions& options, Index keys) {
-  const Index free = keys - options.kept.count();
+Index free_count(const KeptAnyway& kept, Index keys) {
+  const Index free = keys - kept.count();
   if (free < 0) throw InputError("keys must be at least first + window, which are kept anyway");
   return free;
 }
@@ -54,7 +54,6 @@ template <class MakeWorker>
 void for_scored_rows(const LogitSource<float>& passage, const Matrix<float>& maps,
                      const IndexOptions& options, const LogitSource<float>* attended,
                      const Run& run, const MakeWorker& make_worker) {
-  check_call(passage, maps);
   struct Work {
     IndexProducts products;
     Matrix<float> heads, attention;
@@ -80,23 +79,17 @@ void for_scored_rows(const LogitSource<float>& passage, const Matrix<float>& map
   }, index::chunk_rows);
 }
 
-}  // namespace
-
-IndexJudgement judge_index(const LogitSource<float>& passage, const Matrix<float>& maps,
-                           const IndexOptions& options, Index keys, const Run& run,
-                           const LogitSource<float>* scored) {
-  const Index most = free_count(options, keys);
-  check_index_passage(passage);
-  if (!scored) scored = &passage;
-  if (scored->row_count() != passage.row_count() || scored->k.rows != passage.k.rows) {
-    throw InputError("what is scored must have the rows and keys of the passage");
-  }
+// Judges what is found by products with `maps` of `scored`, or by its logits.
+IndexJudgement judge(const LogitSource<float>& passage, const LogitSource<float>& scored,
+                     const Matrix<float>& maps, const IndexOptions& options, Index keys,
+                     const Run& run) {
+  const Index most = free_count(options.kept, keys);
   IndexJudgement judged;
   for (Vector<double>* x : {&judged.kept, &judged.free, &judged.found, &judged.exact,
                             &judged.recall, &judged.heaviest, &judged.seen}) {
     x->setZero(passage.row_count());
   }
-  for_scored_rows(*scored, maps, options, &passage, run, [&] {
+  for_scored_rows(scored, maps, options, &passage, run, [&] {
     return [&, by_score = BestKeys(), by_mass = BestKeys(),
             is_found = std::vector<char>()](Index row, const float* scores, const FreeKeys& free,
                                             const float* p) mutable {
@@ -125,10 +118,29 @@ IndexJudgement judge_index(const LogitSource<float>& passage, const Matrix<float
   return judged;
 }
 
+}  // namespace
+
+IndexJudgement judge_index(const LogitSource<float>& passage, const Matrix<float>& maps,
+                           const IndexOptions& options, Index keys, const Run& run) {
+  check_call(passage, maps);
+  return judge(passage, passage, maps, options, keys, run);
+}
+
+IndexJudgement judge_logits(const LogitSource<float>& passage, const LogitSource<float>& scored,
+                            const KeptAnyway& kept, Index keys, const Run& run) {
+  check_index_passage(passage);
+  check_index_passage(scored);
+  if (scored.row_count() != passage.row_count() || scored.k.rows != passage.k.rows) {
+    throw InputError("what is scored must have the rows and keys of the passage");
+  }
+  return judge(passage, scored, {}, {IndexForm::sum, IndexFormat(), kept}, keys, run);
+}
+
 Vector<double> gained_mass(const LogitSource<float>& passage, const Matrix<float>& maps,
                            const IndexOptions& options, Index keys,
                            std::span<const Column> selections, const Run& run) {
-  const Index most = free_count(options, keys);
+  check_call(passage, maps);
+  const Index most = free_count(options.kept, keys);
   const Index rows = passage.row_count(), size = static_cast<Index>(selections.size());
   const Index count = rows * keys > 0 ? size / (rows * keys) : 0;
   const auto is_bad = [&](Column c) { return c < -1 || c >= passage.k.rows; };
@@ -155,7 +167,8 @@ Vector<double> gained_mass(const LogitSource<float>& passage, const Matrix<float
 
 void select_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
                  const IndexOptions& options, Index keys, Column* out, const Run& run) {
-  const Index most = free_count(options, keys);
+  check_call(passage, maps);
+  const Index most = free_count(options.kept, keys);
   for_scored_rows(passage, maps, options, nullptr, run, [&] {
     return [&, best = BestKeys(), columns = std::vector<Index>()](Index row, const float* scores,
                                                                   const FreeKeys& free,
@@ -176,6 +189,7 @@ void select_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
 
 void score_keys(const LogitSource<float>& passage, const Matrix<float>& maps,
                 const IndexOptions& options, float* out, const Run& run) {
+  check_call(passage, maps);
   const Index cols = passage.k.rows;
   for_scored_rows(passage, maps, options, nullptr, run, [&] {
     return [&](Index row, const float* scores, const FreeKeys&, const float*) {

@@ -19,11 +19,14 @@ struct IndexJudgement {
 
 // Judges what an index finds of `keys` keys, first + window of which are those that are kept anyway,
 // even where a row sees fewer of these. Equal scores go to the lower column. An InputError is thrown
-// for fewer keys than are kept anyway, here and below. With `scored` the maps act on its queries and
-// keys, which have the same mask and may be of another size.
+// for fewer keys than are kept anyway, here and below.
 IndexJudgement judge_index(const LogitSource<float>& passage, const Matrix<float>& maps,
-                           const IndexOptions& options, Index keys, const Run& run,
-                           const LogitSource<float>* scored = nullptr);
+                           const IndexOptions& options, Index keys, const Run& run);
+
+// The same of scores, in the form `sum`, whose products are the logits of other queries and keys with
+// the same mask. Their soft-cap and sinks are not used.
+IndexJudgement judge_logits(const LogitSource<float>& passage, const LogitSource<float>& scored,
+                            const KeptAnyway& kept, Index keys, const Run& run);
 
 // What selections of keys have of the attention beyond the keys that are kept anyway, summed over the
 // rows that see more than `keys` keys: for each selection, and last for the best keys. A selection has

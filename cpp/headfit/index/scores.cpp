@@ -73,6 +73,8 @@ void IndexProducts::open(const LogitSource<float>& passage, const Matrix<float>&
   passage_ = passage;
   form_ = options.form;
   format_ = options.format;
+  has_maps_ = maps.size() > 0;
+  if (!has_maps_) return;
   query_maps_ = maps.topRows(passage.q.count * passage.q.cols);
   map_keys(passage.k, maps.bottomRows(passage.k.count * passage.q.cols), format_, keys_, scales_);
   originals_.resize(static_cast<std::size_t>(passage.q.count));
@@ -98,20 +100,24 @@ void IndexProducts::map_queries(std::span<const Index> rows) {
 }
 
 void IndexProducts::read(std::span<const Index> rows) {
-  map_queries(rows);
-  const Index dim = keys_.cols(), all = passage_.q.rows;
-  // The stream finds the mapped queries where the rows of the passage have theirs.
-  spread_.resize(heads() * all, dim);
-  for (Index h = 0; h < heads(); ++h) {
-    for (Index r = 0; r < count_; ++r) {
-      spread_.row(h * all + rows[static_cast<std::size_t>(r)]) = queries_.row(h * count_ + r);
-    }
-  }
   LogitSource<float> source = passage_;
-  source.q = {spread_.data(), heads(), all, dim, all * dim, dim};
-  source.k = heads_of(keys_);
-  source.group = heads();
-  source.scale = 1;
+  if (has_maps_) {
+    map_queries(rows);
+    const Index dim = keys_.cols(), all = passage_.q.rows;
+    // The stream finds the mapped queries where the rows of the passage have theirs.
+    spread_.resize(heads() * all, dim);
+    for (Index h = 0; h < heads(); ++h) {
+      for (Index r = 0; r < count_; ++r) {
+        spread_.row(h * all + rows[static_cast<std::size_t>(r)]) = queries_.row(h * count_ + r);
+      }
+    }
+    source.q = {spread_.data(), heads(), all, dim, all * dim, dim};
+    source.k = heads_of(keys_);
+    source.group = heads();
+    source.scale = 1;
+  }
+  rows_ = rows;
+  count_ = static_cast<Index>(rows.size());
   source.softcap = 0;
   source.sinks = nullptr;
   source.rows = rows;

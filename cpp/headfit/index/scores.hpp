@@ -84,7 +84,8 @@ void map_keys(const Heads<float>& keys, MatrixInput<float> maps, const IndexForm
 // The products of an index for some rows at a time. Each thread has an object of its own.
 class IndexProducts {
  public:
-  // `maps`: those of the query heads, one below the other, and below them those of the key heads.
+  // `maps`: those of the query heads, one below the other, and below them those of the key heads. None
+  // at all: the products are the logits of the passage, without its soft-cap and sinks.
   void open(const LogitSource<float>& passage, const Matrix<float>& maps,
             const IndexOptions& options);
   // Maps and rounds the queries of some rows. The rows must live until the next call.
@@ -113,6 +114,7 @@ class IndexProducts {
   LogitSource<float> passage_;
   IndexForm form_ = IndexForm::sum;
   IndexFormat format_;
+  bool has_maps_ = false;
   Matrix<float> query_maps_, keys_, queries_, spread_, products_;
   std::vector<Matrix<float>> originals_;  // the queries of the rows, before maps
   Vector<float> scales_;

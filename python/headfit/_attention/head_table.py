@@ -48,10 +48,10 @@ def _text(value: Any) -> str:
 class HeadTable(Pictured, Tabular):
     """The measures of heads that `describe` returns, in arrays with the leading axes of Q.
 
-    The leading axes are written ... below. Rows in which the mask allows no key are left out of
-    every measure; a head that has no other rows gets NaN. With the option `sinks` of attention,
-    the mass of a row is what it gives to keys in `keys`, supports, `top_mass`, `entropy` and
-    `distance`; the other measures are made of the weights as they are.
+    The leading axes are written ... below, and are the index of a table. Rows in which the mask
+    allows no key are left out of every measure; a head that has no other rows gets NaN. With the
+    option `sinks` of attention, the mass of a row is what it gives to keys in `keys`, supports,
+    `top_mass`, `entropy` and `distance`; the other measures are made of the weights as they are.
 
     Attributes
     ----------
@@ -241,6 +241,8 @@ class HeadTable(Pictured, Tabular):
 @dataclass(frozen=True, repr=False, eq=False)
 class ModelTable(Pictured, Tabular):
     """The measures of a model's heads over all passages that it read, one row per layer and head.
+
+    These are the index of their table.
 
     Attributes
     ----------

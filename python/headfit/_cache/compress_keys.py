@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import HeadLike
 from headfit._attention.heads import existing_keys
-from headfit._base.arguments import as_count, as_number
+from headfit._base.arguments import LARGEST, as_count, as_number
 from headfit._base.calls import interruptible, standard_arithmetic
 from headfit._base.positions import Positions, as_positions, turn
 from headfit._base.types import ArrayLike, PositionLike, Seed
@@ -118,7 +118,7 @@ def compress_keys(
     water-filling in steps); those with as many bits are mixed by a random rotation, and scaled to
     the best step for normal numbers. From there Adam descends the mean KL divergence of all query
     heads from their own attention, on a few rows of one passage per step, with the rounding inside:
-    a shift by a constant, while the step of a token changes with its latents. In a language model
+    a shift by a constant, while steps of a token change with its latents. In a language model
     this halves the divergence of the principal components, or more.
 
     A step costs O(rows m heads D + m W rank) for width W = D times key heads; memory is that
@@ -146,12 +146,12 @@ def compress_keys(
     shares = checked_shares(held_out, validation)
     running = Running.of(effort=effort, callback=callback, rng=rng, num_threads=num_threads)
     steps = effort_steps(effort, EFFORTS, least=0)
-    step = step if isinstance(step, str) else as_count(step, "step", 1)
+    together = latents_per_step(step)
 
     def checked(own: Any) -> tuple[_Layer, _core.LatentOptions]:
         layer = _Layer.divided(given_alone(own), rotated, length, shares, running.seed)
         layer = layer if length is None else layer.moved(running.seed)
-        given = layer.key_heads, layer.dim, SHARE, bytes, rank, bits, step
+        given = layer.key_heads, layer.dim, SHARE, bytes, rank, bits, together
         return layer, latent_options(*given, steps=steps, rows=ROWS, seed=running.seed)
 
     found, options = zip(*of_each(layers, "layer", checked).values(), strict=True)
@@ -159,7 +159,10 @@ def compress_keys(
     done = None if callback is None else lambda at, kl: callback(names[at], kl)
     cores = [layer.core(turned=length is None) for layer in found]
     fits = _core.fit_layers(cores, options, done, running.threads)
-    how = {"step": step, "length": length and found[0].length}
+    how = {
+        "step": step if isinstance(step, str) else together,
+        "length": length and found[0].length,
+    }
     results = [x.result(fit, running.threads, how) for x, fit in zip(found, fits, strict=True)]
     return CompressedLayers(dict(zip(names, results, strict=True)), time.perf_counter() - begun)
 
@@ -197,20 +200,14 @@ def _flat_keys(k: NDArray[np.float32], positions: Positions) -> NDArray[np.float
 
 
 def latent_options(
-    heads: int,
-    dim: int,
-    share: float,
-    bytes: Any,
-    rank: Any,
-    bits: Any,
-    step: str | int,
+    heads: int, dim: int, share: float, bytes: Any, rank: Any, bits: Any, together: int = LARGEST,
     **descent: int,
-) -> _core.LatentOptions:
+) -> _core.LatentOptions:  # fmt: skip
     """Return the sizes of the latents of a layer, and the descent, as the core takes them.
 
-    Where a call does not say, a token takes a share of `dim` bytes for each head.
+    Where a call does not say, a token takes a share of `dim` bytes for each head. So many latents
+    `together` share a step of a token; with 0 tokens have no steps.
     """
-    together = latents_per_step(step)
     own: Any = {"latents_per_step": together, **descent}
     if rank is None and bits is None:
         least = (3 if together else 1) / heads
@@ -226,6 +223,8 @@ def latent_options(
         raise InputError("bytes must not be given beside rank or bits, which it decides")
     width = dim * heads
     rank = as_count(width if rank is None else rank, "rank", 1, width)
+    if bits is None and together != LARGEST:
+        raise InputError("step must not be given with rank alone, whose latents have no bits")
     each = [] if bits is None else [as_count(bits, "bits", 1, 8)] * rank
     return _core.LatentOptions(bits=each, rank=rank, total_bits=0, **own)
 

@@ -106,7 +106,7 @@ def compress_values(
 
     def checked(own: Any) -> tuple[Passages, list[FloatArray], _core.LatentOptions]:
         passages, values = _checked(own, shares, seed)
-        sizes = passages.key_heads, values[0].shape[-1], SHARE, bytes, rank, bits, "token"
+        sizes = passages.key_heads, values[0].shape[-1], SHARE, bytes, rank, bits
         return passages, values, latent_options(*sizes, seed=seed, steps=0, rows=0)
 
     def found(layer: tuple[Passages, list[FloatArray], _core.LatentOptions]) -> CompressedValues:

@@ -22,7 +22,7 @@ BLOCK = 1024  # tokens that are read at a time where the core does not read, for
 def latents_per_step(step: Any) -> int:
     """Return how many latents share a step of their token: 0 where latents have their own."""
     if not isinstance(step, str):
-        return as_count(step, "step", 1)
+        return as_count(step, "step, where it is not 'token' or 'latent',", 1)
     named = {"token": LARGEST, "latent": 0}
     return named[as_choice(step, "step", tuple(named), "a number of latents, ")]
 

@@ -66,7 +66,9 @@ def _outcome(trial: Trial) -> str:
 
 @dataclass(frozen=True)
 class Search(Figures, Tabular):
-    """What a search over head sizes tried: a table of the trials has the attributes of `Trial`.
+    """What a search over head sizes tried.
+
+    A table of the trials has the attributes of `Trial`, in the order they were made.
 
     Attributes
     ----------

@@ -247,7 +247,8 @@ def _decoded(kind: Any, value: Any, name: str, rows: int | None) -> Any:
     if origin is dict and isinstance(value, dict) and dataclasses.is_dataclass(parts[1]):
         return {key: _decoded(parts[1], x, name, rows) for key, x in value.items()}
     if not _is(value, kind, rows):
-        raise ValueError(f"{name} must be {getattr(kind, '__name__', kind)}; got {value!r:.80}")
+        expected = " or ".join(getattr(each, "__name__", str(each)) for each in options)
+        raise ValueError(f"{name} must be {expected}; got {value!r:.80}")
     return value
 
 

@@ -137,7 +137,8 @@ class IndexQualities(IndexQuality):
     @classmethod
     def by_way(cls, each: Mapping[Any, Mapping[str, IndexQuality]]) -> dict[str, Self]:
         """Return for each way of finding keys what it finds in all key heads."""
-        ways = next(iter(each.values()))
+        first, *others = each.values()
+        ways = [way for way in first if all(way in own for own in others)]
         return {way: cls.over({name: own[way] for name, own in each.items()}) for way in ways}
 
     def __getitem__(self, name: Any) -> IndexQuality:

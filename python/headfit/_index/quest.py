@@ -12,22 +12,23 @@ PAGE = 16  # keys, of each of whose numbers the least and the largest are stored
 
 
 def page_bounds(passage: Attention) -> Attention:
-    """Return queries, and for each key one of its page, whose products bound all of the page.
+    """Return queries, and for each key one of its page, whose logits bound all of the page.
 
     A product with a key of the page is at most the sum over its numbers of the query's number times
     the page's largest one, or times the least one where the query's is negative. Padding is left
-    out. There are twice as many numbers.
+    out; keys of the page that come later than a row count, which a window of 16 or more makes up
+    for. There are twice as many numbers.
     """
     q, k = passage.stored
-    pages = np.full((*k.shape[:-2], -(-passage.m // PAGE), PAGE, passage.dim), np.nan, np.float32)
-    exist = existing_keys(passage)
-    pages.reshape(*k.shape[:-2], -1, passage.dim)[..., : passage.m, :][..., exist, :] = k[
-        ..., exist, :
-    ]
-    ends = np.concatenate([np.fmax.reduce(pages, axis=-2), np.fmin.reduce(pages, axis=-2)], axis=-1)
-    bounds = np.repeat(np.nan_to_num(ends), PAGE, axis=-2)[..., : passage.m, :]
+    of_pages = *k.shape[:-2], -(-passage.m // PAGE), PAGE, passage.dim
+    keys = np.full((*k.shape[:-2], of_pages[-3] * PAGE, passage.dim), np.nan, np.float32)
+    exist = np.flatnonzero(existing_keys(passage))
+    keys[..., exist, :] = k[..., exist, :]
+    ends = [end.reduce(keys.reshape(of_pages), axis=-2) for end in (np.fmax, np.fmin)]
+    both = np.concatenate(ends if passage.scale > 0 else ends[::-1], axis=-1)
+    bounds = np.repeat(np.nan_to_num(both), PAGE, axis=-2)[..., : passage.m, :]
     signed = np.concatenate([q.clip(min=0), q.clip(max=0)], axis=-1)
-    return Attention(signed, bounds, **vars(passage.options))
+    return Attention(signed, bounds, **{**vars(passage.options), "scale": passage.scale})
 
 
 def judge_pages(group: Group, keys: int, window: int, first: int, threads: int) -> IndexQuality:
@@ -35,11 +36,7 @@ def judge_pages(group: Group, keys: int, window: int, first: int, threads: int) 
 
     Pages are scored as keys are by an index of the form "sum", with the bounds as products.
     """
-    passages, width = group.part(group.parts.judging), 2 * group.width
-    of_keys = np.eye(width, dtype=np.float32).reshape(group.key_heads, -1, width)
-    scaled = of_keys * np.float32(group.attentions[0].scale)
-    of_queries = np.repeat(scaled, group.heads // group.key_heads, axis=0)
-    maps = np.concatenate([of_queries, of_keys]).reshape(-1, width)
-    options, judge = _core.IndexOptions("sum", "float32", first, window), _core.judge_index
-    read = [judge(a.core, maps, options, keys, threads, page_bounds(a).core) for a in passages]
+    passages = group.part(group.parts.judging)
+    options, judge = _core.IndexOptions("sum", "float32", first, window), _core.judge_logits
+    read = [judge(a.core, page_bounds(a).core, options, keys, threads) for a in passages]
     return IndexQuality.of(read, [a.m for a in passages], keys - window - first)

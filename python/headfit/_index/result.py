@@ -59,7 +59,8 @@ class Index(FromPassages, Stored):
         On the held-out passages.
     others : dict
         The same of closed forms of this size and dtype, "kq-svd" (the start) and "loki"; and of
-        pages of 16 keys by bounds of their products, "quest", which store D / 4 bytes of a key.
+        the best pages of 16 keys, "quest", by bounds of their products: the least and the largest
+        of each number, D / 4 bytes of a key of each key head in 16 bits, in the form "sum".
     curve : IndexCurve or None
         The same of the sizes of `curve_dims`; files do not have it.
     certificate : dict or None

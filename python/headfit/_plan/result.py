@@ -151,7 +151,7 @@ class Plan(Pictured, Tabular):
     """Whether a head of a size and format is enough for a pattern, and what is known about it.
 
     ``print(plan)`` shows one screen; `headfit.plot.plan` draws it. A table has a row for each
-    attempt, with the attributes of `PlanAttempt`.
+    attempt, in the order they were made, with the attributes of `PlanAttempt`.
 
     Attributes
     ----------

@@ -65,9 +65,9 @@ LatentFormat::LatentFormat(std::vector<int> bits, Index latents_per_step)
   for (Index first = 0; first < rank; first += groups_.back().count) {
     const Index count = std::min(has_steps() ? latents_per_step : rank, rank - first);
     double sum = 0;
-    for (const int own :
-         std::span(bits_).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)))
-      sum += std::pow(normal_step(own), -2.0);
+    for (Index i = first; i < first + count; ++i) {
+      sum += std::pow(normal_step(bits_[static_cast<std::size_t>(i)]), -2.0);
+    }
     groups_.push_back({first, count, static_cast<float>(sum / static_cast<double>(count))});
   }
 }

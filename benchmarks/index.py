@@ -35,6 +35,7 @@ import importlib
 import inspect
 import json
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,12 +94,12 @@ def compressed(found, smaller):
     }
 
 
-# Ways to score keys for some rows of a group, (rows, keys), larger where better.
+# Ways to score keys for the last rows of a group, (rows, keys), larger where better.
 
 
-def exact(_, q, k, rows):
-    hidden = places(k)[None] > rows[:, None]
-    return (q[:, rows] @ k.T / SIZE**0.5).masked_fill(hidden, -torch.inf).softmax(-1).mean(0)
+def exact(_, q, k):
+    logits = (q @ k.T / SIZE**0.5).masked_fill(later(q, k), -torch.inf)
+    return logits.softmax(-1).mean(0)
 
 
 def exact_of_layer(*given):
@@ -114,51 +115,52 @@ def scored(indexes):
         numbers, scales = index.store(x.cpu().numpy())
         return torch.tensor(numbers * scales[:, None], device=x.device)
 
-    def score(place, q, k, rows):
+    def score(place, q, k):
         index = heads[place]
-        keys, hidden = stored(index, k), places(k)[None] > rows[:, None]
+        keys = stored(index, k)
         if index.form == "dot":  # one query of all heads, which is rounded once
             joined = replace(index, P_k=np.concatenate(list(index.P_q)))
-            return stored(joined, torch.cat(list(q[:, rows]), -1)) @ keys.T
-        of = [stored(replace(index, P_k=p), x[rows]) for p, x in zip(index.P_q, q, strict=True)]
-        products = torch.stack(of) @ keys.T
-        return products.masked_fill(hidden, -torch.inf).log_softmax(-1).logsumexp(0)
+            return stored(joined, torch.cat(list(q), -1)) @ keys.T
+        of = [stored(replace(index, P_k=p), x) for p, x in zip(index.P_q, q, strict=True)]
+        products = (torch.stack(of) @ keys.T).masked_fill(later(q, k), -torch.inf)
+        return products.log_softmax(-1).logsumexp(0)
 
     return score
 
 
-def quest(_, q, k, rows):
+def quest(_, q, k):
     """The most that a key of a page could score, from the page's least and largest numbers.
 
     Query heads of a group choose together, by the mean of their softmaxes, as in all ways here.
     """
     pages = torch.nn.functional.pad(k, (0, 0, 0, -len(k) % PAGE)).unflatten(0, (-1, PAGE))
     low, high = pages.amin(1), pages.amax(1)
-    x = q[:, rows]
-    most = (x.clamp_min(0) @ high.T + x.clamp_max(0) @ low.T) / SIZE**0.5
-    later = places(pages)[None] * PAGE > rows[:, None]
-    weights = most.masked_fill(later, -torch.inf).softmax(-1).mean(0)
+    most = (q.clamp_min(0) @ high.T + q.clamp_max(0) @ low.T) / SIZE**0.5
+    weights = most.masked_fill(later(q, k)[:, ::PAGE], -torch.inf).softmax(-1).mean(0)
     return weights.repeat_interleave(PAGE, -1)[:, : len(k)]
 
 
-def ends(_, q, k, rows):
-    return places(k).float().expand(len(rows), -1)
+def ends(_, q, k):
+    return torch.arange(k.shape[0], device=k.device).float().expand(q.shape[1], -1)
 
 
-def places(x):
-    return torch.arange(len(x), device=x.device)
+def later(q, k, by=1):
+    """Which keys come at least so many places after their row: (rows, keys), the last ones."""
+    rows, keys = q.shape[-2], k.shape[-2]
+    return torch.ones(rows, keys, dtype=torch.bool, device=k.device).triu(keys - rows + by)
 
 
-def chosen(scores, rows, keys):
+def free(q, k):
+    """Which keys are neither later than their row nor kept anyway."""
+    columns = torch.arange(k.shape[-2], device=k.device)
+    return ~later(q, k, 1 - WINDOW) & (columns >= FIRST)
+
+
+def chosen(scores, q, k, keys):
     """Which keys rows attend to."""
-    columns = places(scores.T)[None]
-    kept = (columns < FIRST) | (columns > rows[:, None] - WINDOW)
-    free = ~kept & (columns <= rows[:, None])
-    count = min(keys - FIRST - WINDOW, len(columns[0]))
-    best = scores.masked_fill(~free, -torch.inf).topk(count, -1)
-    return (kept & (columns <= rows[:, None])).scatter(1, best.indices, True) & (
-        columns <= rows[:, None]
-    )
+    count = min(keys - FIRST - WINDOW, len(k))
+    best = scores.masked_fill(~free(q, k), -torch.inf).topk(count, -1)
+    return (~free(q, k)).scatter(1, best.indices, True) & ~later(q, k)
 
 
 def spread(passages, count):
@@ -169,7 +171,7 @@ def spread(passages, count):
 
 
 class Selecting:
-    """The model with a way of choosing keys in every layer."""
+    """The model with a way of choosing keys in every layer, of the tokens that it is given."""
 
     def __init__(self, model, way, keys):
         self.model, self.way, self.keys = model, way, keys
@@ -181,11 +183,11 @@ class Selecting:
         score = scored(self.way) if isinstance(self.way, dict) else self.way
 
         def attention(module, q, k, v, mask, scaling=None, **_):
-            rows, first = places(k[0, 0]), KEY_HEADS * module.layer_idx
-            scores = [score(first + g, of, k[0, g], rows) for g, of in enumerate(q[0].split(GROUP))]
+            first, groups = KEY_HEADS * module.layer_idx, list(enumerate(q[0].split(GROUP)))
+            scores = [score(first + g, of, k[0, g]) for g, of in groups]
             if self.way is exact_of_layer:
                 scores = [sum(scores)] * KEY_HEADS
-            allowed = torch.stack([chosen(x, rows, self.keys) for x in scores])
+            allowed = torch.stack([chosen(x, q[0, 0], k[0, 0], self.keys) for x in scores])
             allowed = allowed.repeat_interleave(GROUP, 0)[None]
             k, v = (x.repeat_interleave(GROUP, 1) for x in (k, v))
             out = torch.nn.functional.scaled_dot_product_attention(
@@ -216,16 +218,10 @@ def slow_quality(score, passages, keys, device):
     share, kept, most = [], 0.0, 0.0
     for p in passages:
         q, k = (torch.tensor(x, device=device) for x in (p.Q, p.K))
-        before = len(k) - q.shape[1]
-        rows = places(k)[before:]
-        whole = torch.cat([q.new_zeros(GROUP, before, SIZE), q], 1)
-        mass = exact(0, whole, k, rows)
-        of = {n: mass * chosen(s(0, whole, k, rows), rows, keys)
-              for n, s in (("own", score), ("exact", exact), ("ends", ends))}  # fmt: skip
-        own, best = of["own"].sum(-1), of["exact"].sum(-1)
-        columns = places(k)[None]
-        free = (columns >= FIRST) & (columns <= rows[:, None] - WINDOW)
-        kept, most = kept + (of["own"] * free).sum(), most + (of["exact"] * free).sum()
+        mass, counted = exact(0, q, k), free(q, k)
+        own, best = (mass * chosen(way(0, q, k), q, k, keys) for way in (score, exact))
+        kept, most = kept + (own * counted).sum(), most + (best * counted).sum()
+        own, best = own.sum(-1), best.sum(-1)
         share.append((own / best).double().cpu().numpy())
     share = np.concatenate(share)
     low = np.quantile(share, (0.01, 0))
@@ -440,6 +436,8 @@ def main():
     parser.add_argument("--ways", nargs="+", help="those alone whose names start so, and the best")
     parser.add_argument("--formats", nargs="+", default=FORMATS, type=dim_and_dtype,
                         metavar="DIM:DTYPE", help="of indexes for each key head")  # fmt: skip
+    parser.add_argument("--spend", nargs="+", default=(), type=float, metavar="BYTES",
+                        help="also the best of the formats for each key head")  # fmt: skip
     parser.add_argument("--layers", nargs="+", default=(), type=dim_and_dtype, metavar="DIM:DTYPE",
                         help="also the losses of one index for each layer")  # fmt: skip
     parser.add_argument("--decode", type=int, metavar="TOKENS", help="time a step, no more")
@@ -471,12 +469,12 @@ def main():
     choosing = 0.15 if options.and_code else 0.2
     given = {"rotated": ht.rotary_position(model), "held_out": 0.05, "validation": choosing,
              "length": length, "num_threads": options.threads}  # fmt: skip
-    wanted, smaller = ("exact", *(options.ways or ("",))), {}
+    wanted, smaller, of_sizes = ("exact", *(options.ways or ("",))), {}, []
     for dim, dtype in options.formats:
         start = None  # KQ-SVD, of which Loki and `compress` have other maps
         for way in ("index", "one product", "KQ-SVD", "Loki", "compress"):
             name = f"{way}, d = {dim}, {dtype}"
-            if not name.startswith(wanted):
+            if not name.startswith(wanted) and not (options.spend and way == "index"):
                 continue
             begun = time.perf_counter()
             if way in ("index", "one product"):
@@ -487,6 +485,8 @@ def main():
                 start = start or hf.index(passages, dim=dim, dtype=dtype, effort=0, **given)
                 found = start
             ways[name] = found.heads
+            if way == "index":
+                of_sizes.append(found)
             if way == "Loki":
                 ways[name] = loki(start, passages)
             elif way == "compress":
@@ -495,6 +495,12 @@ def main():
                                                curve_dims=(), **given)  # fmt: skip
                 found, ways[name] = smaller[dim], compressed(start, smaller[dim])
             print(f"{name}: {time.perf_counter() - begun:.1f} s; {found!r}", flush=True)
+    for size in options.spend:
+        found = hf.spend(of_sizes, size)
+        ways[f"spent: {size:g} bytes"] = found.heads
+        took = Counter(f"{x.dim} in {x.dtype}" for x in found.heads.values())
+        print(f"spent: {size:g} bytes: {dict(took)}; {found!r}", flush=True)
+    del of_sizes
     ways = {name: way for name, way in ways.items() if name.startswith(wanted)}
     if options.layers:
         ways["exact, one choice for a layer"] = exact_of_layer

@@ -7,6 +7,7 @@ keys are stored in few bytes, or that attends to the keys alone that an index fi
     python benchmarks/retrieval.py --device cuda                 # minutes
     python benchmarks/retrieval.py --fitted 10:1024              # indexes that saw short passages
     python benchmarks/retrieval.py --lengths 8000 --trials 10 --keys   # keys in few bytes alone
+    python benchmarks/retrieval.py --question                    # all keys for the text before it
 
 The model reads help topics with a sentence that tells a number, at places spread over the text,
 and is asked for it at the end. A trial counts where all its digits are the most probable tokens,
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import DynamicCache
 
 import headfit as hf
 import headfit.torch as ht
@@ -36,18 +38,21 @@ COPIED = 64  # tokens
 
 def methods(model, fitted, options):
     """The whole model, keys in few bytes, and ways to find as many keys as the options say."""
-    of_layers = capture(model, fitted).layer_passages()
-    found = {"whole": Changed(model)}
-    for size in SIZES[1:3]:
-        keys = fitted_keys(model, of_layers, size, options)
-        found[f"keys in {keys.bytes:.1f} bytes"] = Changed(model, found=keys)
-    del of_layers
+    found, wanted = {"whole": Changed(model)}, tuple(options.ways or ("",))
+    if not options.question and "keys in few bytes".startswith(wanted):
+        of_layers = capture(model, fitted).layer_passages()
+        for size in SIZES[1:3]:
+            keys = fitted_keys(model, of_layers, size, options)
+            found[f"keys in {keys.bytes:.1f} bytes"] = Changed(model, found=keys)
+        del of_layers
     if not options.keys:
         return found
     passages = capture(model, fitted, *options.fitted).passages()
     ways = {"best keys": finding.exact}
     for dim, dtype in INDEXES:
         for way, effort in (("index", options.effort), ("KQ-SVD", 0)):
+            if not way.startswith(wanted):
+                continue
             ways[f"{way}, d = {dim}, {dtype}"] = hf.index(
                 passages, dim=dim, dtype=dtype, effort=effort, rotated=ht.rotary_position(model),
                 length=max(2 * TOKENS, options.fitted[1], *options.lengths), held_out=0.05,
@@ -56,18 +61,28 @@ def methods(model, fitted, options):
     ways["first and last alone"] = finding.ends
     for count in options.keys:
         for name, way in ways.items():
-            found[f"{count} keys: {name}"] = finding.Selecting(model, way, count)
+            if name.startswith(wanted):
+                found[f"{count} keys: {name}"] = finding.Selecting(model, way, count)
     return found
 
 
-def predicted(method, tokens, count):
+def predicted(model, found, text, asked, count, options):
     """Return how many of the last tokens are the most probable ones, after those before."""
-    logits = method(tokens, logits_to_keep=count + 1)
-    return (logits[:-1].argmax(-1) == tokens[-count:]).sum().item()
+    tokens, given, hits = torch.tensor(text + asked).to(options.device), {}, {}
+    if options.question:
+        read, tokens = tokens[: len(text)], tokens[len(text) :]
+        given["cache"] = DynamicCache()
+        model(read[None], logits_to_keep=1, **given)
+    for name, method in found.items():
+        logits = method(tokens, logits_to_keep=count + 1, **given)
+        hits[name] = (logits[:-1].argmax(-1) == tokens[-count:]).sum().item()
+        if options.question:
+            given["cache"].crop(-len(asked))
+    return hits
 
 
 def pass_key(tokenizer, text, length, trial, trials, rng):
-    """Return a text of a length that ends with a number which it tells, and how long that is."""
+    """Return a text that tells a number, a question with its answer, and how long that is."""
     key = str(rng.integers(10000, 100000))
     told = tokenizer(f"\n\nThe pass key is {key}. Remember it.\n\n").input_ids
     asked = tokenizer("\n\nWhat is the pass key? The pass key is").input_ids
@@ -75,7 +90,7 @@ def pass_key(tokenizer, text, length, trial, trials, rng):
     at = int(rng.integers(0, len(text) - length))
     filler = text[at : at + length - len(told) - len(asked) - len(answer)].tolist()
     place = (2 * trial + 1) * len(filler) // (2 * trials)
-    return torch.tensor(filler[:place] + told + filler[place:] + asked + answer), len(answer)
+    return filler[:place] + told + filler[place:], asked + answer, len(answer)
 
 
 @torch.no_grad()
@@ -84,6 +99,8 @@ def main():
     parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 2000, 4000, 8000])
     parser.add_argument("--keys", type=int, nargs="*", default=[64, 128, 256])
     parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--ways", nargs="+", help="those alone whose names start so")
+    parser.add_argument("--question", action="store_true", help="selected keys for it alone")
     finding.fitted_to(parser, (4, 4096))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="where PyTorch runs the model")
@@ -97,19 +114,18 @@ def main():
     for length in options.lengths:
         rng, right = np.random.default_rng(length), dict.fromkeys(found, 0)
         for trial in range(options.trials):
-            tokens, count = pass_key(tokenizer, texts["prose"], length, trial, options.trials, rng)
-            for name, method in found.items():
-                right[name] += predicted(method, tokens.to(options.device), count) == count
+            given = pass_key(tokenizer, texts["prose"], length, trial, options.trials, rng)
+            for name, hits in predicted(model, found, *given, options).items():
+                right[name] += hits == given[-1]
         titles.append(f"key in {length:,}")
         for name, hits in right.items():
             rows[name].append(f"{hits} of {options.trials}")
         print(f"{length:,} tokens: {right}", flush=True)
     rng, right = np.random.default_rng(0), dict.fromkeys(found, 0)
     for _ in range(options.trials):
-        string = torch.from_numpy(rng.integers(1000, 40000, COPIED))
-        tokens = torch.cat([string, string]).to(options.device)
-        for name, method in found.items():
-            right[name] += predicted(method, tokens, COPIED - 1)
+        string = rng.integers(1000, 40000, COPIED).tolist()
+        for name, hits in predicted(model, found, string, string, COPIED - 1, options).items():
+            right[name] += hits
     titles.append("copied")
     for name, hits in right.items():
         rows[name].append(f"{hits / (options.trials * (COPIED - 1)):.3f}")

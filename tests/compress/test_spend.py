@@ -109,6 +109,33 @@ def test_keys_and_values_of_layers() -> None:
     assert type(values) is hf.results.CompressedLayerValues
 
 
+def test_indexes_of_several_formats() -> None:
+    x = np.random.default_rng(0).normal(size=(2, 8, 2, 60, 8)) * 2
+    x[0] *= 4.0 ** -np.arange(8)
+    passages = {name: [*map(tuple, own)] for name, own in zip(("easy", "hard"), x, strict=True)}
+
+    def indexes(dim: int, dtype: str, keys: int = 16) -> hf.results.Indexes:
+        return hf.index(passages, dim=dim, dtype=dtype, keys=keys, window=4, effort=0)
+
+    results = [indexes(1, "float8_e4m3fn-unscaled"), indexes(4, "int4"), indexes(6, "int8")]
+    found = hf.spend(results, 4.6)
+    assert type(found) is hf.results.Indexes
+    assert found["easy"].bytes < found["hard"].bytes
+
+    def missed(of: hf.results.Indexes) -> float:
+        return sum(one.quality.exact_mass - one.quality.mass for one in of.heads.values())
+
+    for size in np.linspace(1, 8, 20):
+        chosen = hf.spend(results, size)
+        assert chosen.bytes <= size + 1e-9
+        assert all(one in [of[n] for of in results] for n, one in chosen.heads.items())
+        assert missed(chosen) <= min(missed(of) for of in results if of.bytes <= size)
+    with pytest.raises(hf.errors.InputError, match="results must have the same keys"):
+        hf.spend([results[0], indexes(2, "int4", keys=17)], 3)
+    with pytest.raises(hf.errors.InputError, match=r"finite missed, of held-out .* `keys` keys"):
+        hf.spend([indexes(2, "int4", keys=70)], 3)
+
+
 def test_one_of_the_results_may_be_best() -> None:
     results, _ = curves(0, 2)
     losses = {0: [100.0, 20.0, 0.0], 1: [100.0, 20.0, 19.0]}

@@ -21,18 +21,19 @@ def spend(
 
     Parameters
     ----------
-    results : sequence of CompressedLayers, CompressedLayerValues or CompressedHeads
-        Of one call for each of several sizes, for the same heads or layers.
+    results : sequence of CompressedLayers, CompressedLayerValues, CompressedHeads or Indexes
+        Of one call for each of several sizes, for the same heads or layers. Indexes may differ in
+        their dtypes too.
     size : float
         What one may take, in the mean over all: bytes of a key or value for each head, as in
-        `compress_keys`, or dimensions of a head, as in `compress`.
+        `compress_keys`, dimensions of a head, as in `compress`, or bytes of a key in an index.
     costs : mapping of name to float, optional
         What a model loses where one head or layer alone is as in the first result, by any measure;
         below 0 counts as 0. When None, its own divergence or error. That result should lose much.
 
     Returns
     -------
-    CompressedLayers, CompressedLayerValues or CompressedHeads
+    CompressedLayers, CompressedLayerValues, CompressedHeads or Indexes
         What one of the results has for each name.
 
     Raises
@@ -43,9 +44,11 @@ def spend(
     Notes
     -----
     What is lost is the sum of KL divergences on the passages that chose the maps, or of squared
-    errors of values on those that judge them, scaled by `costs`. From the least sizes the step is
-    made next that lowers the sum most for each byte or dimension, as long as one fits; any of the
-    results as it is that loses less is taken instead. O((names sizes)**2) time.
+    errors of values on those that judge them, or of what the keys of indexes miss of the mass of
+    the best keys there, scaled by `costs`. So errors and what indexes find are to be judged on
+    passages that no call saw. From the least sizes the step is made next that lowers the sum most
+    for each byte or dimension, as long as one fits; any of the results as it is that loses less is
+    taken instead. O((names sizes)**2) time.
 
     Examples
     --------
@@ -66,8 +69,9 @@ def spend(
         for figure in (size_of, loss_of)
     )
     if not np.isfinite(losses).all():
-        of = "of passages that choose, for which it takes three passages and validation above 0"
-        raise InputError(f"results must have a finite {loss_of}, {of}")
+        of = "passages that choose, for which it takes three passages and validation above 0"
+        of = "held-out rows that see more than `keys` keys" if loss_of == "missed" else of
+        raise InputError(f"results must have a finite {loss_of}, of {of}")
     losses = losses**power
     if costs is not None:
         if not isinstance(costs, Mapping) or set(costs) != set(names):
@@ -106,4 +110,7 @@ def _checked(results: Any) -> list[Any]:
     for at, own in enumerate(names):
         if not own or own != names[0]:
             raise InputError(f"results[{at}] must have the names of results[0]; got {shown(own)}")
+    for option in ("keys", "window", "first"):  # of indexes
+        if len({getattr(one[name], option, None) for one in each for name in one}) > 1:
+            raise InputError(f"results must have the same {option} everywhere")
     return each

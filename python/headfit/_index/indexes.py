@@ -33,7 +33,7 @@ class Indexes(StoredByName[Index]):
 
     heads: dict[Any, Index]
     seconds: float
-    _kind = Index
+    _kind, _spent = Index, ("bytes", "missed", 1)
 
     @property
     def curve(self) -> IndexCurve | None:

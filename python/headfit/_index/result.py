@@ -101,6 +101,11 @@ class Index(FromPassages, Stored):
         """What is stored of a key, in bytes, its scale included."""
         return key_bytes(self.dim, self.dtype)
 
+    @property
+    def missed(self) -> float:
+        """What the keys found lack of the mass of as many best keys, on the held-out passages."""
+        return self.quality.exact_mass - self.quality.mass
+
     @standard_arithmetic()
     @np.errstate(over="ignore")
     def store(self, K: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

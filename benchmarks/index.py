@@ -11,6 +11,7 @@
     python benchmarks/index.py --fitted 14:2048 --effort 600   # what more and longer text gives
     python benchmarks/index.py --fitted 24:2048 --and-code 40 --effort 1500 --judged 0
     python benchmarks/index.py --formats 8:float8_e4m3fn-unscaled --ways index  # smaller ones
+    python benchmarks/index.py --formats 3:int4 8:int4 32:int4 --spend 6 --ways spent  # by heads
     python benchmarks/index.py --layers 16:float8_e4m3fn --judged 0 --ways index  # one for a layer
     python benchmarks/index.py --decode 8192               # seconds: the time of a step
     python benchmarks/index.py --certify 8192              # minutes: what selections surely keep
@@ -469,7 +470,7 @@ def main():
     choosing = 0.15 if options.and_code else 0.2
     given = {"rotated": ht.rotary_position(model), "held_out": 0.05, "validation": choosing,
              "length": length, "num_threads": options.threads}  # fmt: skip
-    wanted, smaller, of_sizes = ("exact", *(options.ways or ("",))), {}, []
+    wanted, smaller, of_sizes = ("exact", "spent", *(options.ways or ("",))), {}, []
     for dim, dtype in options.formats:
         start = None  # KQ-SVD, of which Loki and `compress` have other maps
         for way in ("index", "one product", "KQ-SVD", "Loki", "compress"):

@@ -51,9 +51,10 @@ def methods(model, fitted, options):
     ways = {"best keys": finding.exact}
     for dim, dtype in INDEXES:
         for way, effort in (("index", options.effort), ("KQ-SVD", 0)):
-            if not way.startswith(wanted):
+            name = f"{way}, d = {dim}, {dtype}"
+            if not name.startswith(wanted):
                 continue
-            ways[f"{way}, d = {dim}, {dtype}"] = hf.index(
+            ways[name] = hf.index(
                 passages, dim=dim, dtype=dtype, effort=effort, rotated=ht.rotary_position(model),
                 length=max(2 * TOKENS, options.fitted[1], *options.lengths), held_out=0.05,
                 validation=0.2, num_threads=options.threads,
@@ -99,8 +100,10 @@ def main():
     parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 2000, 4000, 8000])
     parser.add_argument("--keys", type=int, nargs="*", default=[64, 128, 256])
     parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--ways", nargs="+", help="those alone whose names start so")
-    parser.add_argument("--question", action="store_true", help="selected keys for it alone")
+    parser.add_argument("--ways", nargs="+",
+                        help="those alone whose names, without the keys, start so")  # fmt: skip
+    parser.add_argument("--question", action="store_true",
+                        help="selected keys for it alone; without keys in few bytes")  # fmt: skip
     finding.fitted_to(parser, (4, 4096))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="where PyTorch runs the model")
@@ -109,6 +112,8 @@ def main():
     torch.set_num_threads(options.threads)
     model, tokenizer, fitted, texts = load()
     found = methods(model, fitted, options)
+    if len(found) < 2:
+        parser.error("--ways and --keys leave no way but the whole model")
     model.to(options.device)
     titles, rows = ["method"], {name: [name] for name in found}
     for length in options.lengths:

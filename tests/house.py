@@ -18,12 +18,12 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "headfit"
 
-LINES, CODE, STATEMENTS = 27_992, 16_017, 14_169
+LINES, CODE, STATEMENTS = 27_997, 16_021, 14_173
 """The most that all of `python/` may have."""
 
 ROOM_LINES = {
     "_sweep": 890, "_cli": 1300, "_shrink": 935, "_compress": 1350, "_base": 2025,
-    "_cache": 1080, "_index": 1257, "_plan": 1020, "_lower": 2250, "_attention": 2950, "_fit": 3150,
+    "_cache": 1080, "_index": 1258, "_plan": 1020, "_lower": 2250, "_attention": 2950, "_fit": 3150,
     "plot": 1850, "torch": 2600, "patterns": 1350, "_filter": 1300, "_target": 1460,
     "_selection": 300,
 }  # fmt: skip

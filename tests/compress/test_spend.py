@@ -114,8 +114,9 @@ def test_indexes_of_several_formats() -> None:
     x[0] *= 4.0 ** -np.arange(8)
     passages = {name: [*map(tuple, own)] for name, own in zip(("easy", "hard"), x, strict=True)}
 
-    def indexes(dim: int, dtype: str, keys: int = 16) -> hf.results.Indexes:
-        return hf.index(passages, dim=dim, dtype=dtype, keys=keys, window=4, effort=0)
+    def indexes(dim: int, dtype: str, **options: Any) -> hf.results.Indexes:
+        given = {"keys": 16, "window": 4, "effort": 0, **options}
+        return hf.index(passages, dim=dim, dtype=dtype, **given)  # type: ignore[no-any-return]
 
     results = [indexes(1, "float8_e4m3fn-unscaled"), indexes(4, "int4"), indexes(6, "int8")]
     found = hf.spend(results, 4.6)
@@ -130,9 +131,15 @@ def test_indexes_of_several_formats() -> None:
         assert chosen.bytes <= size + 1e-9
         assert all(one in [of[n] for of in results] for n, one in chosen.heads.items())
         assert missed(chosen) <= min(missed(of) for of in results if of.bytes <= size)
-    with pytest.raises(hf.errors.InputError, match="results must have the same keys"):
-        hf.spend([results[0], indexes(2, "int4", keys=17)], 3)
-    with pytest.raises(hf.errors.InputError, match=r"finite missed, of held-out .* `keys` keys"):
+    assert hf.spend([indexes(1, "int4", curve_dims=2), results[2]], 5.5).curve is None
+    bad: list[dict[str, Any]] = [
+        {"keys": 17}, {"window": 5}, {"first": 3}, {"rng": 1}, {"held_out": 0.5},
+        {"rotated": ("rope-half", 1 / 10.0 ** np.arange(4))},
+    ]  # fmt: skip
+    for options in bad:
+        with pytest.raises(hf.errors.InputError, match="results must be of the same passages"):
+            hf.spend([results[0], indexes(2, "int4", **options)], 3)
+    with pytest.raises(hf.errors.InputError, match=r"finite missed of 'easy', .* `keys` keys"):
         hf.spend([indexes(2, "int4", keys=70)], 3)
 
 
@@ -179,7 +186,7 @@ def test_bad_input() -> None:
     pairs = [tuple(pair) for pair in HEADS["b"][:2]]
     two = hf.compress({"a": pairs}, dim=1, effort=0, validation=0.5)
     for one in (alone, two):
-        with pytest.raises(hf.errors.InputError, match=r"finite validation_kl, .* three passages"):
+        with pytest.raises(hf.errors.InputError, match=r"finite validation_kl of 'a', .* three"):
             hf.spend([one], 2)
     exact = hf.compress({"a": HEADS["b"]}, dim=D, effort=0)
     assert hf.spend([exact], D, costs={"a": -1}).total == D

@@ -23,13 +23,13 @@ def spend(
     ----------
     results : sequence of CompressedLayers, CompressedLayerValues, CompressedHeads or Indexes
         Of one call for each of several sizes, for the same heads or layers. Indexes may differ in
-        their dtypes too.
+        dtype and form too, but not in passages, `keys`, `window`, `first`, `held_out` and `rng`.
     size : float
         What one may take, in the mean over all: bytes of a key or value for each head, as in
         `compress_keys`, dimensions of a head, as in `compress`, or bytes of a key in an index.
     costs : mapping of name to float, optional
         What a model loses where one head or layer alone is as in the first result, by any measure;
-        below 0 counts as 0. When None, its own divergence or error. That result should lose much.
+        below 0 counts as 0. When None, what is said below. That result should lose much.
 
     Returns
     -------
@@ -69,9 +69,10 @@ def spend(
         for figure in (size_of, loss_of)
     )
     if not np.isfinite(losses).all():
+        at = np.flatnonzero(~np.isfinite(losses).all(axis=1))[0]
         of = "passages that choose, for which it takes three passages and validation above 0"
         of = "held-out rows that see more than `keys` keys" if loss_of == "missed" else of
-        raise InputError(f"results must have a finite {loss_of}, of {of}")
+        raise InputError(f"results must have a finite {loss_of} of {shown(names[at])}, from {of}")
     losses = losses**power
     if costs is not None:
         if not isinstance(costs, Mapping) or set(costs) != set(names):
@@ -110,7 +111,10 @@ def _checked(results: Any) -> list[Any]:
     for at, own in enumerate(names):
         if not own or own != names[0]:
             raise InputError(f"results[{at}] must have the names of results[0]; got {shown(own)}")
-    for option in ("keys", "window", "first"):  # of indexes
-        if len({getattr(one[name], option, None) for one in each for name in one}) > 1:
-            raise InputError(f"results must have the same {option} everywhere")
+    for name in each[0] if each[0]._spent[1] == "missed" else ():
+        best = [one[name].quality.exact_mass for one in each]  # the same, if of the same rows
+        is_one = len({one[name].position for one in each}) == 1
+        if not is_one or not np.allclose(best, best[0], 1e-6, equal_nan=True):
+            what = "passages, keys, window, first, rotated, held_out and rng"
+            raise InputError(f"results must be of the same {what}; those of {shown(name)} are not")
     return each

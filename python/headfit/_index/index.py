@@ -133,6 +133,7 @@ def index(
     --------
     compress : smaller heads that reproduce the attention itself, which takes more.
     compress_keys : the whole keys in few bytes.
+    spend : of several calls, the size and dtype of each head with which all miss least.
 
     Notes
     -----

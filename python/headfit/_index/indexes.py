@@ -48,7 +48,7 @@ class Indexes(StoredByName[Index]):
         >>> [*found.curve.points]
         [(2, 'float8_e4m3fn', 20), (2, 'float8_e4m3fn', 30), ...]
         """
-        own = {name: head.curve.points for name, head in self.heads.items() if head.curve}
+        own = {name: x.curve.points if x.curve else {} for name, x in self.heads.items()}
         first, *others = own.values() or [{}]
         at_all = [at for at in first if all(at in x for x in others)]
         each = [{name: points[at] for name, points in own.items()} for at in at_all]

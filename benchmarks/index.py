@@ -159,9 +159,9 @@ def free(q, k):
 
 def chosen(scores, q, k, keys):
     """Which keys rows attend to."""
-    count = min(keys - FIRST - WINDOW, len(k))
-    best = scores.masked_fill(~free(q, k), -torch.inf).topk(count, -1)
-    return (~free(q, k)).scatter(1, best.indices, True) & ~later(q, k)
+    count, kept = min(keys - FIRST - WINDOW, len(k)), ~free(q, k)
+    best = scores.masked_fill(kept, -torch.inf).topk(count, -1)
+    return kept.scatter(1, best.indices, True) & ~later(q, k)
 
 
 def spread(passages, count):
@@ -220,7 +220,7 @@ def slow_quality(score, passages, keys, device):
     for p in passages:
         q, k = (torch.tensor(x, device=device) for x in (p.Q, p.K))
         mass, counted = exact(0, q, k), free(q, k)
-        own, best = (mass * chosen(way(0, q, k), q, k, keys) for way in (score, exact))
+        own, best = (mass * chosen(x, q, k, keys) for x in (score(0, q, k), mass))
         kept, most = kept + (own * counted).sum(), most + (best * counted).sum()
         own, best = own.sum(-1), best.sum(-1)
         share.append((own / best).double().cpu().numpy())
